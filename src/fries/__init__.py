@@ -1,0 +1,1 @@
+"""Fries on Spark: change the operators of a running PySpark job, fast and consistently."""

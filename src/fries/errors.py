@@ -1,0 +1,175 @@
+"""Every error that Fries raises, as one small tree.
+
+::
+
+    FriesError
+     +-- GraphError               the dataflow graph is not one Fries can plan on
+     |    +-- CycleError
+     |    +-- UnknownOperatorError
+     |    +-- DuplicateOperatorError
+     |    +-- DuplicateEdgeError
+     |    +-- UnreachableOperatorError
+     |    +-- TraitError
+     +-- PlanError                a reconfiguration that cannot be planned
+     |    +-- EmptyUpdateError
+     |    +-- UnknownSchedulerError
+     +-- ScheduleError            operations that do not form a schedule
+     +-- ProtocolError            a message that the protocol does not allow now
+     +-- SimulationError          a simulation that cannot be set up or does not end
+
+Each error has typed fields, builds its own message, and survives pickling,
+because errors cross process boundaries between workers and the driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(eq=False)
+class FriesError(Exception):
+    """Base class of all errors raised by Fries."""
+
+    def __str__(self) -> str:
+        """Build the message from the fields."""
+        return type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by fields: ``Exception`` would only keep positional arguments."""
+        return type(self), tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
+
+class GraphError(FriesError):
+    """The dataflow graph is malformed; nothing was built."""
+
+
+@dataclass(eq=False)
+class CycleError(GraphError):
+    """Operators feed each other in a circle."""
+
+    cycle: tuple[str, ...]
+
+    def __str__(self) -> str:
+        path = " -> ".join((*self.cycle, self.cycle[0]))
+        return f"the dataflow has a cycle: {path}; remove one of these edges"
+
+
+@dataclass(eq=False)
+class UnknownOperatorError(GraphError):
+    """A name that no operator has."""
+
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"there is no operator named {self.name!r}; the operators are {_listed(self.known)}"
+
+
+@dataclass(eq=False)
+class DuplicateOperatorError(GraphError):
+    """Two operators with one name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"two operators are named {self.name!r}; give each operator its own name"
+
+
+@dataclass(eq=False)
+class DuplicateEdgeError(GraphError):
+    """Two edges between the same pair of operators."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return (
+            f"there are two edges {self.source} -> {self.target}; keep one, or put an operator "
+            "of its own on one of them"
+        )
+
+
+@dataclass(eq=False)
+class UnreachableOperatorError(GraphError):
+    """Operators that can never receive a tuple."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"no source reaches {_listed(self.names)}; connect them to a source, or declare "
+            "those that read data themselves with source=True"
+        )
+
+
+@dataclass(eq=False)
+class TraitError(GraphError):
+    """Traits of one operator or edge that contradict each other."""
+
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class PlanError(FriesError):
+    """The reconfiguration cannot be planned; nothing was changed."""
+
+
+@dataclass(eq=False)
+class EmptyUpdateError(PlanError):
+    """A reconfiguration of no operator."""
+
+    def __str__(self) -> str:
+        return "the reconfiguration names no operator; name at least one operator to update"
+
+
+@dataclass(eq=False)
+class UnknownSchedulerError(PlanError):
+    """A scheduler name that does not exist."""
+
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"there is no scheduler {self.name!r}; choose one of {_listed(self.known)}"
+
+
+@dataclass(eq=False)
+class ScheduleError(FriesError):
+    """Operations that do not form a schedule."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return f"not a schedule: {self.problem}"
+
+
+@dataclass(eq=False)
+class ProtocolError(FriesError):
+    """A message or event that the protocol does not allow in this state."""
+
+    who: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.problem}"
+
+
+@dataclass(eq=False)
+class SimulationError(FriesError):
+    """A simulation that cannot be set up, or that does not end."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+def _listed(names: tuple[str, ...], most: int = 12) -> str:
+    """Join names for a message, shortening a long list."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
