@@ -1,0 +1,395 @@
+"""The controller's side of the protocol, without I/O.
+
+A change goes through these phases::
+
+    QUEUED -> PREPARING -> COMMITTED -> DONE
+                   |
+                   +-----> ABORTED
+
+One change is prepared at a time. When all workers that take part have loaded it, COMMIT
+is logged and then sent to the heads. With markers a change is DONE when every part has
+switched; with tags the old tuples must drain first, which the engine reports.
+
+Checkpoints follow section 7.3: those in flight are cancelled when a change commits, and
+new ones wait until all heads have the commit message. ``guard=False`` turns that rule off,
+to show what happens without it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from fries.errors import ProtocolError
+from fries.protocol.messages import (
+    Abort,
+    CancelCheckpoint,
+    Commit,
+    FromWorker,
+    Part,
+    Prepare,
+    Prepared,
+    Refused,
+    Retire,
+    Snapshotted,
+    StartCheckpoint,
+    Switched,
+    ToWorker,
+)
+
+MOST_IN_TRANSITION: Final = 63
+"""Changes in transition at once: each has a bit of the signed 64-bit mask on every row."""
+
+
+class Phase(enum.Enum):
+    """Where a change stands."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTED = "aborted"
+
+
+Parts: TypeAlias = "tuple[tuple[str, Part], ...]"
+Footprint: TypeAlias = "frozenset[frozenset[str]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One reconfiguration as the controller sees it. ``parts`` go by the role of a worker."""
+
+    number: int
+    parts: Parts
+    footprint: Footprint
+    """Members of each component: decides what may be in transition together."""
+    tagged: bool = False
+    phase: Phase = Phase.QUEUED
+    waiting: frozenset[str] = frozenset()
+    """Workers whose answer is missing in this phase."""
+
+    def part(self, role: str) -> Part | None:
+        """What a worker with this role does in the change, if anything."""
+        return next((part for name, part in self.parts if name == role), None)
+
+    def compatible(self, other: Change) -> bool:
+        """Whether both may be in transition together: the same components, or disjoint ones."""
+        if self.footprint == other.footprint:
+            return True
+        mine, theirs = _union(self.footprint), _union(other.footprint)
+        return mine.isdisjoint(theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A user asks for a change."""
+
+    parts: Parts
+    footprint: Footprint
+    tagged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker connected; ``source`` workers start checkpoints."""
+
+    worker: str
+    role: str
+    source: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker's connection is gone."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message from a worker."""
+
+    worker: str
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The time to prepare a change is over."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """No tuple of the old configuration of a tagged change is left."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDue:
+    """It is time for the next checkpoint."""
+
+
+ControllerEvent: TypeAlias = Requested | Joined | Left | Heard | Expired | Drained | CheckpointDue
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a worker."""
+
+    worker: str
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the new phase of a change to the durable log, before anything that follows."""
+
+    change: int
+    phase: Phase
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointComplete:
+    """All snapshots of a checkpoint are safe: recovery may start from it."""
+
+    checkpoint: int
+
+
+ControllerInstruction: TypeAlias = Send | Record | CheckpointComplete
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """State of the controller."""
+
+    workers: tuple[Joined, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """All changes that are not over yet, by number."""
+    last: int = 0
+    """Number of the newest change."""
+    checkpoint: int = 0
+    """Number of the newest checkpoint."""
+    unsaved: frozenset[str] = frozenset()
+    """Workers whose snapshot of the checkpoint in flight is missing; empty if none is."""
+    due: bool = False
+    """A checkpoint is wanted and has not started."""
+    guard: bool = True
+
+    def handle(
+        self, event: ControllerEvent
+    ) -> tuple[Controller, tuple[ControllerInstruction, ...]]:
+        """Change state by one event: the only door."""
+        turn = _Turn(self)
+        turn.take(event)
+        turn.settle()
+        return turn.state, tuple(turn.out)
+
+    def change(self, number: int) -> Change | None:
+        """A change that is not over yet."""
+        return next((change for change in self.changes if change.number == number), None)
+
+    @property
+    def holding(self) -> bool:
+        """Whether checkpoints wait because some head lacks the commit message of a change."""
+        return self.guard and any(
+            joined.worker in change.waiting
+            for change in self.changes
+            if change.phase is Phase.COMMITTED
+            for joined in self.workers
+            if (part := change.part(joined.role)) and part.head
+        )
+
+
+class _Turn:
+    """One event being handled: the state so far and the instructions so far."""
+
+    def __init__(self, state: Controller) -> None:
+        self.state = state
+        self.out: list[ControllerInstruction] = []
+
+    def take(self, event: ControllerEvent) -> None:
+        match event:
+            case Requested(parts, footprint, tagged):
+                self._request(Change(self.state.last + 1, parts, footprint, tagged))
+            case Joined():
+                self._join(event)
+            case Left(worker):
+                self._leave(worker)
+            case Heard(worker, message):
+                self._hear(worker, message)
+            case Expired(number):
+                self._expire(number)
+            case Drained(number):
+                self._drained(number)
+            case CheckpointDue():
+                self.state = replace(self.state, due=True)
+
+    def settle(self) -> None:
+        """Carry out whatever has become possible, until nothing more is."""
+        while self._commit() or self._finish() or self._prepare():
+            pass
+        self._checkpoint()
+
+    def _commit(self) -> bool:
+        for change in self.state.changes:
+            if change.phase is Phase.PREPARING and not change.waiting:
+                if self.state.guard:
+                    self._cancel_checkpoint()
+                taking_part = self._taking_part(change)
+                waiting = frozenset(
+                    worker for worker, part in taking_part if part.head or not change.tagged
+                )
+                self._move(change, Phase.COMMITTED, waiting)
+                for worker, part in taking_part:
+                    if part.head:
+                        self.out.append(Send(worker, Commit(change.number)))
+                return True
+        return False
+
+    def _finish(self) -> bool:
+        """With markers, a change is over when everyone has switched."""
+        for change in self.state.changes:
+            if change.phase is Phase.COMMITTED and not change.waiting and not change.tagged:
+                self._retire(change)
+                return True
+        return False
+
+    def _prepare(self) -> bool:
+        """Start the first queued change, unless an active one forbids it."""
+        queued = [change for change in self.state.changes if change.phase is Phase.QUEUED]
+        active = [change for change in self.state.changes if change.phase is not Phase.QUEUED]
+        if not queued or any(change.phase is Phase.PREPARING for change in active):
+            return False
+        first = queued[0]
+        if len(active) >= MOST_IN_TRANSITION or not all(map(first.compatible, active)):
+            return False
+        taking_part = self._taking_part(first)
+        self._move(first, Phase.PREPARING, frozenset(worker for worker, _ in taking_part))
+        self.out.extend(Send(worker, Prepare(first.number, part)) for worker, part in taking_part)
+        return True
+
+    def _checkpoint(self) -> None:
+        state = self.state
+        if not state.due or state.unsaved or state.holding:
+            return
+        number = state.checkpoint + 1
+        everyone = frozenset(joined.worker for joined in state.workers)
+        self.state = replace(self.state, checkpoint=number, unsaved=everyone, due=False)
+        for joined in state.workers:
+            if joined.source:
+                self.out.append(Send(joined.worker, StartCheckpoint(number)))
+
+    def _request(self, change: Change) -> None:
+        self.state = replace(self.state, changes=(*self.state.changes, change), last=change.number)
+        self.out.append(Record(change.number, Phase.QUEUED))
+
+    def _join(self, joined: Joined) -> None:
+        """Tell a new worker every change under way; a head switches once it has loaded."""
+        self.state = replace(self.state, workers=(*self.state.workers, joined))
+        for change in self.state.changes:
+            part = change.part(joined.role)
+            if part is None or change.phase is Phase.QUEUED:
+                continue
+            committed = change.phase is Phase.COMMITTED
+            self.out.append(Send(joined.worker, Prepare(change.number, part)))
+            if committed and part.head:
+                self.out.append(Send(joined.worker, Commit(change.number)))
+            if not committed or part.head or not change.tagged:
+                self._put(replace(change, waiting=change.waiting | {joined.worker}))
+
+    def _leave(self, worker: str) -> None:
+        staying = tuple(joined for joined in self.state.workers if joined.worker != worker)
+        self.state = replace(self.state, workers=staying)
+        if worker in self.state.unsaved:
+            self._cancel_checkpoint()
+        for change in self.state.changes:
+            self._put(replace(change, waiting=change.waiting - {worker}))
+
+    def _hear(self, worker: str, message: FromWorker) -> None:
+        match message:
+            case Snapshotted(checkpoint):
+                self._saved(worker, checkpoint)
+            case Refused(number, reason):
+                if change := self._awaiting(worker, number, Phase.PREPARING):
+                    self._abort(change, f"{worker}: {reason}")
+            case Prepared(number):
+                if change := self._awaiting(worker, number, Phase.PREPARING):
+                    self._put(replace(change, waiting=change.waiting - {worker}))
+            case Switched(number):
+                if change := self._awaiting(worker, number, Phase.COMMITTED):
+                    self._put(replace(change, waiting=change.waiting - {worker}))
+
+    def _awaiting(self, worker: str, number: int, phase: Phase) -> Change | None:
+        """The change that an answer counts for; a late answer counts for nothing."""
+        change = self.state.change(number)
+        counts = change and change.phase is phase and worker in change.waiting
+        return change if counts else None
+
+    def _expire(self, number: int) -> None:
+        """Abort what could not be prepared in time; what is committed will be finished."""
+        change = self.state.change(number)
+        if change and change.phase in (Phase.QUEUED, Phase.PREPARING):
+            missing = ", ".join(sorted(change.waiting)) or "an earlier change"
+            self._abort(change, f"not prepared in time; waited for {missing}")
+
+    def _drained(self, number: int) -> None:
+        change = self.state.change(number)
+        if change is None or change.phase is not Phase.COMMITTED or change.waiting:
+            raise ProtocolError("controller", f"change {number} cannot have drained")
+        self._retire(change)
+
+    def _saved(self, worker: str, checkpoint: int) -> None:
+        if checkpoint != self.state.checkpoint or worker not in self.state.unsaved:
+            return
+        self.state = replace(self.state, unsaved=self.state.unsaved - {worker})
+        if not self.state.unsaved:
+            self.out.append(CheckpointComplete(checkpoint))
+
+    def _cancel_checkpoint(self) -> None:
+        if self.state.unsaved:
+            number = self.state.checkpoint
+            self.state = replace(self.state, unsaved=frozenset(), due=True)
+            for joined in self.state.workers:
+                self.out.append(Send(joined.worker, CancelCheckpoint(number)))
+
+    def _abort(self, change: Change, reason: str) -> None:
+        self._remove(change, Phase.ABORTED, reason)
+        if change.phase is Phase.PREPARING:
+            for worker, _ in self._taking_part(change):
+                self.out.append(Send(worker, Abort(change.number)))
+
+    def _retire(self, change: Change) -> None:
+        self._remove(change, Phase.DONE)
+        for worker, _ in self._taking_part(change):
+            self.out.append(Send(worker, Retire(change.number)))
+
+    def _taking_part(self, change: Change) -> list[tuple[str, Part]]:
+        workers = self.state.workers
+        found = ((joined.worker, change.part(joined.role)) for joined in workers)
+        return [(worker, part) for worker, part in found if part is not None]
+
+    def _move(self, change: Change, phase: Phase, waiting: frozenset[str]) -> None:
+        self._put(replace(change, phase=phase, waiting=waiting))
+        self.out.append(Record(change.number, phase))
+
+    def _put(self, change: Change) -> None:
+        changes = self.state.changes
+        self.state = replace(
+            self.state, changes=tuple(change if c.number == change.number else c for c in changes)
+        )
+
+    def _remove(self, change: Change, phase: Phase, reason: str = "") -> None:
+        self.state = replace(
+            self.state, changes=tuple(c for c in self.state.changes if c.number != change.number)
+        )
+        self.out.append(Record(change.number, phase, reason))
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset[str]().union(*sets)

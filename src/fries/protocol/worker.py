@@ -1,0 +1,268 @@
+"""The worker's side of the protocol, without I/O.
+
+A worker loads a change when told to prepare. A head switches on the commit message
+itself; any other member switches when the epoch marker of the change has arrived on
+all its input channels inside the component. Channels whose marker (or checkpoint
+barrier) has arrived stay blocked until the others have theirs: epoch alignment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from fries.errors import ProtocolError
+from fries.protocol.messages import (
+    Abort,
+    CancelCheckpoint,
+    Commit,
+    FromWorker,
+    Part,
+    Prepare,
+    Prepared,
+    Refused,
+    Retire,
+    Snapshotted,
+    StartCheckpoint,
+    Switched,
+    ToWorker,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message from the controller."""
+
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The background load of a change ended, well or with a reason why not."""
+
+    change: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerArrived:
+    """The epoch marker of a change came in on a data channel."""
+
+    change: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierArrived:
+    """A checkpoint barrier came in on a data channel."""
+
+    checkpoint: int
+    channel: int
+
+
+WorkerEvent: TypeAlias = Received | Loaded | MarkerArrived | BarrierArrived
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a change in the background, then report :class:`Loaded`."""
+
+    change: int
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Use the new configuration of these operators from the next tuple on."""
+
+    change: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendMarkers:
+    """Put the epoch marker of a change on these output channels, behind all data."""
+
+    change: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Take nothing more from a channel."""
+
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unblock:
+    """Take from these channels again."""
+
+    channels: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Save state and configuration for a checkpoint, then send its barrier downstream."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget what was loaded for a change (aborted), or the old configuration (retired)."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send a message to the controller."""
+
+    message: FromWorker
+
+
+WorkerInstruction: TypeAlias = (
+    Load | Switch | SendMarkers | Block | Unblock | TakeSnapshot | Drop | Reply
+)
+Step: TypeAlias = "tuple[Worker, tuple[WorkerInstruction, ...]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """State of one worker. ``inputs`` are its data channels, all of them."""
+
+    name: str
+    inputs: frozenset[int] = frozenset()
+    parts: tuple[tuple[int, Part], ...] = ()
+    """Changes that this worker knows and that are not retired."""
+    loading: frozenset[int] = frozenset()
+    """Those of ``parts`` that are still being loaded."""
+    early: frozenset[int] = frozenset()
+    """Those of ``loading`` that are committed already: to switch to once loaded."""
+    switched: frozenset[int] = frozenset()
+    """Those of ``parts`` that it has switched to."""
+    markers: tuple[tuple[int, frozenset[int]], ...] = ()
+    """Per change that is being aligned: the channels whose marker has arrived."""
+    checkpoint: int = 0
+    """The newest checkpoint it has seen, by a barrier or by a message."""
+    barriers: frozenset[int] = frozenset()
+    """Channels whose barrier of that checkpoint has arrived, while others are missing."""
+    cancelled: int = 0
+    """Barriers of checkpoints up to this one mean nothing."""
+
+    def handle(self, event: WorkerEvent) -> Step:
+        """Change state by one event: the only door."""
+        match event:
+            case Received(message):
+                return self._receive(message)
+            case Loaded(change, error):
+                return self._loaded(change, error)
+            case MarkerArrived(change, channel):
+                return self._marker(change, channel)
+            case BarrierArrived(checkpoint, channel):
+                return self._barrier(checkpoint, channel)
+
+    def _receive(self, message: ToWorker) -> Step:
+        match message:
+            case Prepare(change, part):
+                return self._prepare(change, part)
+            case Commit(change):
+                return self._commit(change)
+            case Abort(change):
+                return self._forget(change), (Drop(change),)
+            case Retire(change):
+                return self._forget(change), (Drop(change),)
+            case StartCheckpoint(checkpoint):
+                return self._snapshot(checkpoint)
+            case CancelCheckpoint(checkpoint):
+                return self._cancel(checkpoint)
+
+    def _prepare(self, change: int, part: Part) -> Step:
+        if change in dict(self.parts):
+            raise ProtocolError(self.name, f"change {change} was prepared twice")
+        parts = (*self.parts, (change, part))
+        return replace(self, parts=parts, loading=self.loading | {change}), (Load(change, part),)
+
+    def _loaded(self, change: int, error: str | None) -> Step:
+        if change not in self.loading:  # aborted meanwhile
+            return self, ()
+        if error is not None:
+            return self._forget(change), (Reply(Refused(change, error)),)
+        state = replace(self, loading=self.loading - {change}, early=self.early - {change})
+        if change not in self.early:
+            return state, (Reply(Prepared(change)),)
+        state, instructions = state._switch(change)
+        return state, (Reply(Prepared(change)), *instructions)
+
+    def _commit(self, change: int) -> Step:
+        if not self._part(change).head:
+            return self, ()
+        if change in self.loading and change not in self.early:
+            return replace(self, early=self.early | {change}), ()
+        return self._switch(change)
+
+    def _part(self, change: int) -> Part:
+        for number, part in self.parts:
+            if number == change:
+                return part
+        raise ProtocolError(self.name, f"change {change} was never prepared here")
+
+    def _switch(self, change: int) -> Step:
+        if change in self.switched or change in self.early:
+            raise ProtocolError(self.name, f"change {change} was committed twice")
+        part = self._part(change)
+        state = replace(
+            self,
+            switched=self.switched | {change},
+            markers=tuple((number, seen) for number, seen in self.markers if number != change),
+        )
+        instructions: list[WorkerInstruction] = [Switch(change, part.targets)]
+        if part.forwards:
+            instructions.append(SendMarkers(change, part.forwards))
+        if part.awaits:
+            instructions.append(Unblock(part.awaits))
+        instructions.append(Reply(Switched(change)))
+        return state, tuple(instructions)
+
+    def _marker(self, change: int, channel: int) -> Step:
+        part = self._part(change)
+        seen = dict(self.markers).get(change, frozenset()) | {channel}
+        if channel not in part.awaits:
+            raise ProtocolError(self.name, f"no marker of change {change} belongs on {channel}")
+        aligned = seen == part.awaits
+        if aligned and change not in self.loading:
+            return self._switch(change)
+        others = tuple((number, channels) for number, channels in self.markers if number != change)
+        early = self.early | {change} if aligned else self.early
+        return replace(self, markers=(*others, (change, seen)), early=early), (Block(channel),)
+
+    def _forget(self, change: int) -> Worker:
+        return replace(
+            self,
+            parts=tuple((number, part) for number, part in self.parts if number != change),
+            loading=self.loading - {change},
+            early=self.early - {change},
+            switched=self.switched - {change},
+        )
+
+    def _barrier(self, checkpoint: int, channel: int) -> Step:
+        if checkpoint <= self.cancelled:
+            return self, ()  # cancelled: a newer one starts only then, even if it is faster here
+        stale = self.barriers if checkpoint > self.checkpoint else frozenset[int]()
+        seen = (self.barriers - stale) | {channel}
+        released = (Unblock(stale),) if stale else ()
+        if seen == self.inputs:
+            state, instructions = self._snapshot(checkpoint)
+            return state, (*released, *instructions, Unblock(self.inputs))
+        return replace(self, checkpoint=checkpoint, barriers=seen), (*released, Block(channel))
+
+    def _snapshot(self, checkpoint: int) -> Step:
+        state = replace(self, checkpoint=checkpoint, barriers=frozenset())
+        return state, (TakeSnapshot(checkpoint), Reply(Snapshotted(checkpoint)))
+
+    def _cancel(self, checkpoint: int) -> Step:
+        if checkpoint < self.checkpoint:  # a newer barrier overtook this message
+            return replace(self, cancelled=max(self.cancelled, checkpoint)), ()
+        state = replace(self, cancelled=checkpoint, barriers=frozenset())
+        return state, (Unblock(self.barriers),) if self.barriers else ()

@@ -1,0 +1,1 @@
+"""Property tests: random dataflows against oracles written from the definitions."""

@@ -1,0 +1,1 @@
+"""Unit tests: one module or one claim of the paper each."""
