@@ -247,7 +247,7 @@ class Worker:
         )
 
     def _barrier(self, checkpoint: int, channel: int) -> Step:
-        if checkpoint <= self.cancelled:
+        if checkpoint <= self.cancelled or checkpoint < self.checkpoint:
             return self, ()  # cancelled: a newer one starts only then, even if it is faster here
         stale = self.barriers if checkpoint > self.checkpoint else frozenset[int]()
         seen = (self.barriers - stale) | {channel}

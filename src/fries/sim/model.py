@@ -3,12 +3,12 @@
 Sources emit a few tuples, workers take from their channels in any order, control messages
 arrive whenever they like. States are immutable; :mod:`fries.sim.explore` walks them.
 
-Three things are fixed without loss: without checkpoints all changes are prepared from the
-start and their commit messages are under way (a late request is a slow commit message);
-answers reach the controller at once (a slow answer is a slow message that it causes); and
-the messages that no tuple can notice (PREPARE, ABORT, RETIRE) arrive at once. A blocking operator does
-not wait for all its input, which only adds interleavings; what leaves it begins a new
-transaction.
+Three things are fixed without loss: all changes are prepared from the start and their
+commit messages are under way (a late request is a slow commit message, except to a
+checkpoint that it cancels: see ``late``); answers reach the controller at once (a slow
+answer is a slow message that it causes); and the messages that no tuple can notice
+(PREPARE, ABORT, RETIRE) arrive at once. A blocking operator does not wait for all its
+input, which only adds interleavings; what leaves it begins a new transaction.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class Scenario:
     """Checkpoints that may start at any moment."""
     guard: bool = True
     """The paper's rule for checkpoints during a change."""
+    late: bool = False
+    """Changes are requested at any moment, not at the start: they may cancel checkpoints."""
 
 
 class State(NamedTuple):
@@ -168,7 +170,7 @@ class Model:
 
     @cached_property
     def initial(self) -> State:
-        """No tuple emitted; unless there are checkpoints to cancel, all changes requested."""
+        """No tuple emitted; unless they are late, all changes are requested."""
         count = len(self.topology.workers)
         per_source = self.scenario.tuples
         pending = [
@@ -195,7 +197,7 @@ class Model:
         for instance in self.topology.workers:
             joined = Joined(instance.name, instance.name, source=self._is_source(instance))
             state = self._control(state, joined)
-        while state.requests and not self.scenario.checkpoints:
+        while state.requests and not self.scenario.late:
             state = self._request(state)
         return state
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the project; each module runs with ``python -m benchmarks.NAME``."""
