@@ -1,1 +1,57 @@
-"""Fries on Spark: change the operators of a running PySpark job, fast and consistently."""
+"""Fries on Spark: change the operators of a running PySpark job, fast and consistently.
+
+The public names, loaded when first used: a Python worker that needs only the runtime must
+not pay for the planner's libraries.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fries.errors import FriesError
+    from fries.graph import Edge, Emits, Graph, Operator, Partitioning
+    from fries.plan import CommitPoint, Plan, Propagation
+    from fries.schedulers import SCHEDULERS
+    from fries.serializability import Verdict, check, check_trace
+    from fries.trace import Trace, TraceBuilder
+
+__all__ = [
+    "SCHEDULERS",
+    "CommitPoint",
+    "Edge",
+    "Emits",
+    "FriesError",
+    "Graph",
+    "Operator",
+    "Partitioning",
+    "Plan",
+    "Propagation",
+    "Trace",
+    "TraceBuilder",
+    "Verdict",
+    "check",
+    "check_trace",
+]
+
+_HOMES = {
+    "errors": ("FriesError",),
+    "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),
+    "plan": ("CommitPoint", "Plan", "Propagation"),
+    "schedulers": ("SCHEDULERS",),
+    "serializability": ("Verdict", "check", "check_trace"),
+    "trace": ("Trace", "TraceBuilder"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Find a public name in its module, once."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fries' has no attribute {name!r}")
+    value = getattr(import_module(f"fries.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
