@@ -15,6 +15,8 @@
      |    +-- UnknownSchedulerError
      +-- ScheduleError            operations that do not form a schedule
      +-- ProtocolError            a message that the protocol does not allow now
+     +-- WireError                a control connection that broke, or broke the rules
+     |    +-- AuthenticationError
      +-- SimulationError          a simulation that cannot be set up or does not end
 
 Each error has typed fields, builds its own message, and survives pickling,
@@ -157,6 +159,20 @@ class ProtocolError(FriesError):
 
     def __str__(self) -> str:
         return f"{self.who}: {self.problem}"
+
+
+@dataclass(eq=False)
+class WireError(FriesError):
+    """A control connection broke, or its peer broke the rules."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class AuthenticationError(WireError):
+    """The peer has not proved that it belongs to this job."""
 
 
 @dataclass(eq=False)

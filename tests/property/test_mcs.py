@@ -27,7 +27,7 @@ from fries.mcs import (
 from fries.plan import Plan
 from fries.schedulers import SCHEDULERS, epoch, fries, fries_unpruned, naive
 from fries.workloads.graphs import w5
-from tests.property.strategies import cases, graphs
+from tests.property.strategies import cases, funnel_cases, graphs
 
 Case = tuple[Graph, frozenset[str]]
 
@@ -45,6 +45,7 @@ plain = graphs(
 unblocked = graphs(blocking=False)
 unblocked_no_broadcast = graphs(blocking=False, broadcast=False)
 one_to_one = graphs(one_to_many=False, blocking=False, broadcast=False)
+funnelled = funnel_cases(graphs(min_operators=4, blocking=False))
 
 
 # Helpers of the oracles
@@ -252,7 +253,7 @@ def test_without_one_to_many_operators_all_variants_are_algorithm_2(case: Case) 
 
 
 @thorough
-@given(cases())
+@given(cases() | funnel_cases())
 def test_targets_behind_a_kept_one_to_many_operator_share_its_component(case: Case) -> None:
     """Lemma "hybrid-component-extended", with and without pruning."""
     graph, targets = case
@@ -270,7 +271,7 @@ def test_targets_behind_a_kept_one_to_many_operator_share_its_component(case: Ca
 
 
 @thorough
-@given(cases())
+@given(cases() | funnel_cases())
 def test_heads_are_targets_or_earliest_ancestors(case: Case) -> None:
     """Lemma "hybrid-component-head": nothing kept that multiplies tuples is ahead of a head."""
     graph, targets = case
@@ -384,7 +385,7 @@ def funnels(graph: Graph, targets: Collection[str], name: str) -> set[str]:
 
 
 @thorough
-@given(cases(unblocked))
+@given(cases(unblocked) | funnelled)
 def test_uniqueness_pruning_needs_one_funnel_on_all_paths(case: Case) -> None:
     graph, targets = case
     ancestors = one_to_many_ancestors(graph, targets)
@@ -399,7 +400,7 @@ def unique_literally(graph: Graph, name: str, target: str) -> bool:
 
 
 @quick
-@given(cases(unblocked))
+@given(funnelled)
 def test_uniqueness_pruning_never_prunes_more_than_the_paper(case: Case) -> None:
     graph, targets = case
     for name in prune_unique(graph, targets, one_to_many_ancestors(graph, targets)):
@@ -408,7 +409,7 @@ def test_uniqueness_pruning_never_prunes_more_than_the_paper(case: Case) -> None
 
 
 @thorough
-@given(cases())
+@given(cases() | funnel_cases())
 def test_pruned_plans_are_never_larger(case: Case) -> None:
     graph, targets = case
     whole = fries_unpruned(graph, targets)
@@ -608,7 +609,7 @@ def both_levels(
 
 
 @thorough
-@given(cases(small.map(broadcast_alone)), rules)
+@given(cases(small.map(broadcast_alone)) | funnel_cases(small.map(broadcast_alone)), rules)
 def test_planning_on_operators_equals_planning_on_workers(
     case: Case, rule: tuple[bool, bool]
 ) -> None:
@@ -622,7 +623,7 @@ def test_planning_on_operators_equals_planning_on_workers(
 
 
 @thorough
-@given(cases(small), rules)
+@given(cases(small) | funnel_cases(small), rules)
 def test_planning_on_operators_is_never_finer_than_on_workers(
     case: Case, rule: tuple[bool, bool]
 ) -> None:

@@ -312,8 +312,14 @@ def test_a_receiver_with_a_pipelined_input_left_stays_fed() -> None:
     assert graph.regions == (frozenset({"S", "B", "C", "D"}),)
 
 
-def test_the_cut_keeps_every_other_trait() -> None:
-    behind = Operator("C", emits=Emits.MANY, workers=3)
+@pytest.mark.parametrize(
+    "behind",
+    [
+        Operator("C", emits=Emits.MANY, blocking=True, workers=3),
+        Operator("C", emits=Emits.ONE_PER_EDGE, unique=True, workers=3),
+    ],
+)
+def test_the_cut_keeps_every_other_trait(behind: Operator) -> None:
     operators = [source("S", 3), Operator("B", blocking=True, workers=3), behind]
     graph = Graph(operators, paths("S -> B -> C"))
     assert graph.pipelined["C"] == dataclasses.replace(behind, source=True)

@@ -178,6 +178,15 @@ def test_entries_are_the_edges_from_outside() -> None:
     assert [str(edge) for edge in (*first.entries, *second.entries)] == ["FC -> FM", "FM -> MC"]
 
 
+def test_longest_path_when_a_late_head_has_a_short_way() -> None:
+    operators = [source("S1"), source("S2"), *(Operator(name) for name in "PQXABT")]
+    graph = Graph(operators, paths("S1 -> P -> Q -> X -> T", "S2 -> A -> B -> T"))
+    plan = fries(graph, {"A", "X", "T"})
+    assert set(plan.heads) == {"A", "X"}
+    assert graph.position["X"] > graph.position["B"]
+    assert plan.longest_path == 2
+
+
 def test_cover_is_algorithm_2_on_the_given_operators() -> None:
     parts = cover(scope_figure(), {"C", "F", "G"}, {"F"})
     assert [brackets(part) for part in parts] == ["{[C], D, E, F}", "{[G]}"]

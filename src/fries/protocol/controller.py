@@ -66,6 +66,8 @@ class Change:
     footprint: Footprint
     """Members of each component: decides what may be in transition together."""
     tagged: bool = False
+    held: bool = False
+    """Prepared in advance, and committed only when released."""
     phase: Phase = Phase.QUEUED
     waiting: frozenset[str] = frozenset()
     """Workers whose answer is missing in this phase."""
@@ -89,6 +91,8 @@ class Requested:
     parts: Parts
     footprint: Footprint
     tagged: bool = False
+    held: bool = False
+    """Prepare now, but commit only when :class:`Released` says so (a batch boundary)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,13 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """A change that was held may be committed."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """No tuple of the old configuration of a tagged change is left."""
 
@@ -134,7 +145,9 @@ class CheckpointDue:
     """It is time for the next checkpoint."""
 
 
-ControllerEvent: TypeAlias = Requested | Joined | Left | Heard | Expired | Drained | CheckpointDue
+ControllerEvent: TypeAlias = (
+    Requested | Joined | Left | Heard | Expired | Released | Drained | CheckpointDue
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +228,8 @@ class _Turn:
 
     def take(self, event: ControllerEvent) -> None:
         match event:
-            case Requested(parts, footprint, tagged):
-                self._request(Change(self.state.last + 1, parts, footprint, tagged))
+            case Requested(parts, footprint, tagged, held):
+                self._request(Change(self.state.last + 1, parts, footprint, tagged, held))
             case Joined():
                 self._join(event)
             case Left(worker):
@@ -225,6 +238,8 @@ class _Turn:
                 self._hear(worker, message)
             case Expired(number):
                 self._expire(number)
+            case Released(number):
+                self._release(number)
             case Drained(number):
                 self._drained(number)
             case CheckpointDue():
@@ -238,7 +253,8 @@ class _Turn:
 
     def _commit(self) -> bool:
         for change in self.state.changes:
-            if change.phase is Phase.PREPARING and not change.waiting:
+            ready = not change.waiting and not change.held
+            if change.phase is Phase.PREPARING and ready:
                 if self.state.guard:
                     self._cancel_checkpoint()
                 taking_part = self._taking_part(change)
@@ -338,9 +354,14 @@ class _Turn:
             missing = ", ".join(sorted(change.waiting)) or "an earlier change"
             self._abort(change, f"not prepared in time; waited for {missing}")
 
+    def _release(self, number: int) -> None:
+        if change := self.state.change(number):
+            self._put(replace(change, held=False))
+
     def _drained(self, number: int) -> None:
+        """The engine knows that no old tuple is left, whoever has answered (some may be dead)."""
         change = self.state.change(number)
-        if change is None or change.phase is not Phase.COMMITTED or change.waiting:
+        if change is None or change.phase is not Phase.COMMITTED:
             raise ProtocolError("controller", f"change {number} cannot have drained")
         self._retire(change)
 

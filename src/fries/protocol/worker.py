@@ -139,7 +139,7 @@ class Worker:
     loading: frozenset[int] = frozenset()
     """Those of ``parts`` that are still being loaded."""
     early: frozenset[int] = frozenset()
-    """Those of ``loading`` that are committed already: to switch to once loaded."""
+    """Those of ``parts`` to switch to as soon as they and those before them are loaded."""
     switched: frozenset[int] = frozenset()
     """Those of ``parts`` that it has switched to."""
     markers: tuple[tuple[int, frozenset[int]], ...] = ()
@@ -189,18 +189,15 @@ class Worker:
             return self, ()
         if error is not None:
             return self._forget(change), (Reply(Refused(change, error)),)
-        state = replace(self, loading=self.loading - {change}, early=self.early - {change})
-        if change not in self.early:
-            return state, (Reply(Prepared(change)),)
-        state, instructions = state._switch(change)
+        state, instructions = replace(self, loading=self.loading - {change})._catch_up()
         return state, (Reply(Prepared(change)), *instructions)
 
     def _commit(self, change: int) -> Step:
         if not self._part(change).head:
             return self, ()
-        if change in self.loading and change not in self.early:
-            return replace(self, early=self.early | {change}), ()
-        return self._switch(change)
+        if change in self.early:
+            raise ProtocolError(self.name, f"change {change} was committed twice")
+        return replace(self, early=self.early | {change})._catch_up()
 
     def _part(self, change: int) -> Part:
         for number, part in self.parts:
@@ -208,13 +205,25 @@ class Worker:
                 return part
         raise ProtocolError(self.name, f"change {change} was never prepared here")
 
+    def _catch_up(self) -> Step:
+        """Switch to all that is due and loaded, in the order of numbers."""
+        state = self
+        instructions: list[WorkerInstruction] = []
+        for change in sorted(self.early):
+            if change in self.loading:
+                break
+            state, more = state._switch(change)
+            instructions.extend(more)
+        return state, tuple(instructions)
+
     def _switch(self, change: int) -> Step:
-        if change in self.switched or change in self.early:
+        if change in self.switched:
             raise ProtocolError(self.name, f"change {change} was committed twice")
         part = self._part(change)
         state = replace(
             self,
             switched=self.switched | {change},
+            early=self.early - {change},
             markers=tuple((number, seen) for number, seen in self.markers if number != change),
         )
         instructions: list[WorkerInstruction] = [Switch(change, part.targets)]
@@ -230,12 +239,12 @@ class Worker:
         seen = dict(self.markers).get(change, frozenset()) | {channel}
         if channel not in part.awaits:
             raise ProtocolError(self.name, f"no marker of change {change} belongs on {channel}")
-        aligned = seen == part.awaits
-        if aligned and change not in self.loading:
-            return self._switch(change)
         others = tuple((number, channels) for number, channels in self.markers if number != change)
-        early = self.early | {change} if aligned else self.early
-        return replace(self, markers=(*others, (change, seen)), early=early), (Block(channel),)
+        state = replace(self, markers=(*others, (change, seen)))
+        if seen != part.awaits:
+            return state, (Block(channel),)
+        state, instructions = replace(state, early=state.early | {change})._catch_up()
+        return state, instructions or (Block(channel),)
 
     def _forget(self, change: int) -> Worker:
         return replace(

@@ -190,7 +190,7 @@ class ControlPlane:
         """Load in the background; a replay waits for nothing, since it has been loaded before."""
         if self._is_tagged(change) and part.targets:
             worker.tag_bits |= 1 << change
-        load_time = 0.0 if worker.replay else self._sim.setup.load_time
+        load_time = 0.0 if self._sim.recovery.replaying else self._sim.setup.load_time
         if load_time:
             self._sim.at(self._sim.now + load_time, self.tell, worker, Loaded(change))
         else:

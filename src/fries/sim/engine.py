@@ -289,8 +289,8 @@ class Simulation:
         """Do what the log says came next; ``False`` if that has to be waited for."""
         determinant = worker.replay[0]
         if not isinstance(determinant, int):
-            self.control.tell(worker, Received(determinant))
             worker.replay.popleft()
+            self.control.tell(worker, Received(determinant))
             return True
         if determinant == OUTSIDE:
             worker.replay.popleft()

@@ -88,7 +88,7 @@ def random_walk(scenario: Scenario, seed: int) -> State:
     while actions := list(model.actions(state)):
         state = model.apply(state, choose.choice(actions))
     if not model.finished(state):
-        raise SimulationError("the dataflow is stuck with tuples left: a deadlock")
+        raise SimulationError("the dataflow is stuck with work left: a deadlock")
     return state
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fries.errors import SimulationError
-from fries.plan import Propagation
+from fries.plan import CommitPoint, Propagation
 from fries.protocol.controller import Phase
 from fries.protocol.messages import ToWorker
-from fries.protocol.worker import Worker
+from fries.protocol.worker import Loaded, Worker
 
 if TYPE_CHECKING:
     from fries.sim.engine import Simulation
@@ -41,7 +41,7 @@ class Snapshot:
     operations: int = 0
     """Data operations that it had done."""
     determinants: int = 0
-    """Length of its log."""
+    """How much of its log it had done."""
     arrivals: dict[int, tuple[int, int]] = field(default_factory=dict)
     stamps: tuple[tuple[int, frozenset[int]], ...] = ()
     tag_bits: int = 0
@@ -71,7 +71,7 @@ class Recovery:
             version=worker.version,
             emitted=worker.emitted,
             operations=len(worker.txns),
-            determinants=len(worker.log),
+            determinants=len(worker.log) - len(worker.replay),
             arrivals=dict(worker.arrivals),
             stamps=tuple(worker.stamps),
             tag_bits=worker.tag_bits,
@@ -105,7 +105,7 @@ class Recovery:
             raise SimulationError("crashes are simulated for pipelined runs; drop batch_interval")
         sim.metrics.crashes += 1
         unread = [tuple(worker.control) for worker in sim.workers]
-        kept = [control.request, control.checkpoint_due]
+        kept = [control.request, control.checkpoint_due, self.crash]
         if sim.setup.logging:
             kept.append(control.arrive)
         sim.lose_everything(lambda action: action in kept)
@@ -116,6 +116,7 @@ class Recovery:
         else:
             self._apply_again()
             control.restart()
+        sim.sources.reopen(self._stopped())
         for worker in sim.sources.workers:
             sim.sources.restart(worker)
 
@@ -129,15 +130,17 @@ class Recovery:
 
     def _replay(self, unread: list[tuple[ToWorker, ...]]) -> None:
         """Repeat the log, then read what had arrived and was not in it."""
+        self.replaying = True
         for worker, messages in zip(self._sim.workers, unread, strict=True):
             snapshot = self._snapshots[self._last][worker.name]
             worker.machine = snapshot.machine
+            for change in sorted(snapshot.machine.loading):
+                self._sim.control.tell(worker, Loaded(change))
             worker.stamps = list(snapshot.stamps)
             worker.tag_bits = snapshot.tag_bits
             worker.replay.extend(worker.log[snapshot.determinants :])
             worker.control.extend(messages)
             self._sim.wake(worker)
-        self.replaying = True
         self._sim.control.fenced.clear()
         self._sim.at(self._sim.now, self._await_replay)
 
@@ -147,6 +150,16 @@ class Recovery:
         else:
             self.replaying = False
             self._sim.control.await_drained()
+
+    def _stopped(self) -> int:
+        """How many changes still keep the sources shut; those not submitted yet never happened."""
+        stopped = 0
+        for record in self._sim.metrics.changes:
+            if not record.number:
+                record.phase = Phase.ABORTED
+            over = record.phase in (Phase.DONE, Phase.ABORTED)
+            stopped += not over and record.plan.commit is not CommitPoint.NOW
+        return stopped
 
     def _apply_again(self) -> None:
         """Finish what was committed, forget what was not."""

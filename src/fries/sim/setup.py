@@ -74,23 +74,41 @@ class Setup:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
-        for name in (*self.rates, *self.costs, *self.behaviours, *self.weights, *self.capacities):
+        named = (*self.rates, *self.costs, *self.behaviours, *self.weights, *self.capacities)
+        for name in named:
             self.graph[name]
+        for name, index in self.slowdown:
+            if not 0 <= index < self.graph[name].workers:
+                raise SimulationError(f"{name!r} has no worker {index} to slow down")
         for source in self.graph.sources:
-            if not self.rates.get(source):
-                raise SimulationError(f"source {source!r} has no rate; give it one in rates")
+            self._check_rates(source, self.rates.get(source, ()))
         for name, weights in self.weights.items():
             if len(weights) != self.graph[name].workers or min(weights) < 0 or not sum(weights):
                 raise SimulationError(f"{name!r} needs a weight, not negative, for each worker")
-        numbers = [
+        for name, costs in self.costs.items():
+            if not costs or not all(_is_time(cost.mean) for cost in costs):
+                raise SimulationError(f"{name!r} needs costs, and none may be negative")
+        positive = [
             *(rate.per_second for rates in self.rates.values() for rate in rates),
             *self.slowdown.values(),
             self.capacity,
             *self.capacities.values(),
         ]
-        if any(not math.isfinite(number) or number <= 0 for number in numbers):
+        if not all(math.isfinite(number) and number > 0 for number in positive):
             raise SimulationError("rates, slowdowns and capacities must be positive")
-        if any(cost.mean < 0 for costs in self.costs.values() for cost in costs):
-            raise SimulationError("a cost cannot be negative")
-        if self.batch_interval is not None and self.batch_interval <= 0:
-            raise SimulationError("a mini-batch needs a positive interval")
+        for interval in (self.batch_interval, self.checkpoint_interval):
+            if interval is not None and not (_is_time(interval) and interval):
+                raise SimulationError("mini-batches and checkpoints need a positive interval")
+        if not all(map(_is_time, (self.control_latency, self.load_time, self.restart_time))):
+            raise SimulationError("latency, load time and restart time cannot be negative")
+
+    def _check_rates(self, source: str, rates: tuple[Rate, ...]) -> None:
+        starts = [rate.start for rate in rates]
+        if not starts:
+            raise SimulationError(f"source {source!r} has no rate; give it one in rates")
+        if starts[0] > 0.0 or starts != sorted(starts):
+            raise SimulationError(f"the rates of {source!r} must start at 0 and be in order")
+
+
+def _is_time(number: float) -> bool:
+    return math.isfinite(number) and number >= 0

@@ -8,6 +8,7 @@ collected, tuples queue up at the source and their latency counts from their bir
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fries.sim.behaviour import mix
@@ -26,7 +27,8 @@ class Sources:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self._interval = sim.setup.batch_interval
-        self._open = True
+        self._shut = 0
+        """Changes that keep the gate shut."""
         self._due = False
         self._batch_running = False
         self._at_boundary: list[Callable[[], None]] = []
@@ -46,10 +48,9 @@ class Sources:
 
     def emit(self, worker: SimWorker) -> bool:
         """Send the next tuple on its way; ``False`` if there is none or none is wanted."""
-        if not worker.backlog or not worker.allowance or not self._open:
-            if worker.paused and not worker.backlog:
-                worker.paused = False
-                self._sim.at(self._sim.now, self._tick, worker)
+        if not worker.backlog or not worker.allowance or self._shut:
+            if not worker.backlog:
+                self._go_on(worker)
             return False
         born = worker.backlog.popleft()
         worker.allowance -= 1
@@ -76,19 +77,34 @@ class Sources:
             self._batch_done()
 
     def close(self, then: Callable[[], None]) -> None:
-        """Let nothing more in, and call back when everything in flight has left."""
-        self._open = False
-        self._sim.when_drained = then
+        """Let nothing more in, and call back when everything in flight has left.
+
+        A running mini-batch is finished first. Go on with :meth:`open`.
+        """
+        if self._interval is not None:
+            self.at_boundary(then)
+            return
+        self._shut += 1
+        before = self._sim.when_drained
+        self._sim.when_drained = then if before is None else partial(_both, before, then)
+        for worker in self.workers:
+            self._go_on(worker)
         if not self._sim.inflight:
             self.check_drained()
 
     def open(self) -> None:
-        """Let tuples in again."""
-        self._open = True
+        """Let tuples in again, once nobody else keeps them out."""
+        self._shut -= 1
+        if self._shut:
+            return
         if self._interval is not None and self._due:
             self._start_batch()
         for worker in self.workers:
             self._sim.wake(worker)
+
+    def reopen(self, shut: int) -> None:
+        """After a crash: only so many changes keep the gate shut."""
+        self._shut = shut
 
     def check_drained(self) -> None:
         """Nothing is in flight: tell whoever waits, unless a batch has more to come."""
@@ -102,10 +118,10 @@ class Sources:
         """A tuple is born; in a pipelined run only if the one before it has left."""
         setup = self._sim.setup
         if setup.most_tuples is not None:
-            made = worker.emitted + len(worker.backlog)
+            made = worker.emitted + len(worker.backlog) + worker.replay.count(-1)
             if made >= setup.most_tuples:
                 return
-        if worker.backlog and self._open and self._interval is None:
+        if worker.backlog and not self._shut and self._interval is None:
             worker.paused = True
             return
         worker.backlog.append(self._sim.now)
@@ -113,11 +129,17 @@ class Sources:
         rate = _current(setup.rates[worker.operator], self._sim.now)
         self._sim.at(self._sim.now + 1.0 / rate, self._tick, worker)
 
+    def _go_on(self, worker: SimWorker) -> None:
+        """Make tuples again after a pause."""
+        if worker.paused:
+            worker.paused = False
+            self._sim.at(self._sim.now, self._tick, worker)
+
     def _boundary(self) -> None:
         assert self._interval is not None
         self._sim.at(self._sim.now + self._interval, self._boundary)
         self._due = True
-        if not self._batch_running and self._open:
+        if not self._batch_running and not self._shut:
             self._start_batch()
 
     def _start_batch(self) -> None:
@@ -134,11 +156,16 @@ class Sources:
         self._batch_running = False
         waiting, self._at_boundary = self._at_boundary, []
         if waiting:
-            self._open = False
+            self._shut += len(waiting)
             for then in waiting:
                 then()
         elif self._due:
             self._start_batch()
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> None:
+    first()
+    second()
 
 
 def _current(rates: tuple[Rate, ...], now: float) -> float:

@@ -1,0 +1,1 @@
+"""The control plane's edge: sockets and authentication around :mod:`fries.protocol`."""

@@ -1,0 +1,74 @@
+"""A change as the driver sees it: what was ordered, and how it goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from fries.protocol.controller import Footprint, Phase
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a caller wants: pickled functions for some operators, under some plan."""
+
+    targets: tuple[str, ...]
+    payload: bytes
+    footprint: Footprint
+    at_boundary: bool = False
+    """Take effect between two batches, not at once."""
+    timeout: float = 60.0
+    """Seconds until it must be prepared everywhere."""
+
+
+@dataclass
+class Change:
+    """Written by the control thread, read by anyone."""
+
+    number: int
+    bit: int
+    order: Order
+    requested: float
+    """Seconds since 1970, like all times here."""
+    phase: Phase = Phase.QUEUED
+    reason: str = ""
+    committed: float | None = None
+    switched: dict[str, float] = field(default_factory=dict)
+    """By worker, when its switch was heard of."""
+    last_old: float = 0.0
+    """When a target last used an old version, as far as tasks that ended have told."""
+    _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.phase in (Phase.DONE, Phase.ABORTED)
+
+    def wait(self, phases: frozenset[Phase], deadline: float | None = None) -> bool:
+        """Wait until it is in one of some phases; ``False`` if the deadline came first."""
+        with self._moved:
+            while self.phase not in phases:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._moved.wait(left)
+        return True
+
+    def move(self, phase: Phase, reason: str) -> None:
+        """Enter a phase."""
+        with self._moved:
+            self.phase, self.reason = phase, reason
+            if phase is Phase.COMMITTED:
+                self.committed = time.time()
+            self._moved.notify_all()
+
+    def switch(self, worker: str, moment: float) -> None:
+        """Note that a worker has switched."""
+        with self._moved:
+            self.switched[worker] = moment
+            self._moved.notify_all()
+
+    def used_old(self, moment: float) -> None:
+        """Note that a target used an old version."""
+        self.last_old = max(self.last_old, moment)

@@ -1,0 +1,284 @@
+"""The worker's end of the control channel.
+
+One connection for each Python process and flow, kept while Spark reuses the process. Two
+threads look at it. A background thread waits for messages, so that an idle worker answers.
+The thread that processes rows polls between chunks and never waits: while it computes it holds
+the interpreter, and a background thread alone would see a commit message up to a switch interval
+(5 ms) late. New functions are loaded by a third thread, beside the data path.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol
+
+import msgspec
+
+from fries.control.messages import (
+    DOWN,
+    ENCODER,
+    Begin,
+    Down,
+    Ended,
+    Go,
+    Hello,
+    Shipment,
+    Up,
+    Welcome,
+)
+from fries.control.wire import MAX_GREETING, Proof, Unframer, frame
+from fries.errors import WireError
+from fries.protocol.messages import Switched
+from fries.protocol.worker import (
+    Drop,
+    Load,
+    Loaded,
+    Received,
+    Reply,
+    Switch,
+    Worker,
+    WorkerEvent,
+)
+
+CONNECT_SECONDS: Final = 10.0
+"""Until a task that cannot reach the controller fails, and Spark runs it again elsewhere."""
+CHUNK: Final = 1 << 18
+"""Bytes taken from the socket at once."""
+
+
+class Engine(Protocol):
+    """What the control channel does to the runtime that it belongs to."""
+
+    def load(self, change: int, bit: int, payload: bytes) -> None:
+        """Make a change ready for use; raises if that is impossible. Any thread."""
+
+    def switch(self, change: int) -> None:
+        """Use a change from the next row on. Only between two chunks."""
+
+    def drop(self, change: int) -> None:
+        """Forget an aborted change, or what a retired one replaced. Only between two chunks."""
+
+
+class ControlClient:
+    """A connection to the controller, and the protocol machine of this worker."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes, flow: str, engine: Engine) -> None:
+        self.name = f"{socket.gethostname()}/{os.getpid()}/{time.time_ns()}"
+        self._engine = engine
+        self._machine = Worker(self.name)
+        self._shipments: dict[int, Shipment] = {}
+        self._due: list[Switch | Drop] = []
+        self._busy = False
+        self._broken = ""
+        self._go: Go | None = None
+        self._welcome: Welcome | None = None
+        self._unframer = Unframer()
+        self._writing = threading.Lock()
+        self._state = threading.Condition(threading.RLock())
+        """Guards everything above; notified when an answer has come or the connection is gone."""
+        self._loads: queue.SimpleQueue[Shipment | None] = queue.SimpleQueue()
+        deadline = time.monotonic() + CONNECT_SECONDS
+        self._socket = _connect(address, secret, self._unframer, deadline)
+        for name, target in (("control", self._listen), ("loader", self._load_all)):
+            threading.Thread(target=target, name=f"fries-{name}", daemon=True).start()
+        self._say(Hello(flow, self.name))
+        with self._state:
+            self._wait_for(lambda: self._welcome is not None, deadline)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection is gone: a task goes on with what it has, a new one may not."""
+        return bool(self._broken)
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def begin(self, batch: int, stage: int, partition: int) -> Go:
+        """Announce a task, and learn of every commit that was sent before it began."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        with self._state:
+            self._go = None
+            self._say(Begin(batch, stage, partition))
+            self._wait_for(self._may_go, deadline)
+            self._busy = True
+            assert self._go is not None
+            return self._go
+
+    def ended(self, report: Ended) -> None:
+        """Tell how a task went, if anyone listens; the worker is idle from now on."""
+        with self._state:
+            self._busy = False
+            self._apply_due()
+        with suppress(WireError):
+            self._say(report)
+
+    def poll(self) -> None:
+        """Between two chunks: take up what has arrived, and wait for nothing."""
+        if self._state.acquire(blocking=False):
+            try:
+                self._take_arrived()
+                self._apply_due()
+            finally:
+                self._state.release()
+
+    def _adopt(self, base: tuple[int, ...]) -> None:
+        """A new worker starts with the base: loaded here and now, before anything else."""
+        for number in base:
+            shipment = self._shipments.pop(number)
+            try:
+                self._engine.load(number, shipment.bit, shipment.payload)
+            except Exception as error:
+                raise WireError(f"change {number} cannot be loaded here: {error}") from error
+            self._engine.switch(number)
+            self._engine.drop(number)
+
+    def _may_go(self) -> bool:
+        """Whether the answer has come and every commit in it has taken effect here."""
+        self._apply_due()
+        go = self._go
+        return go is not None and self._machine.switched.issuperset(go.committed)
+
+    def _wait_for(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Wait, with the state locked, until something holds."""
+        while not condition():
+            left = deadline - time.monotonic()
+            if self._broken or left <= 0:
+                why = self._broken or "the controller does not answer"
+                raise WireError(f"no configuration for this task: {why}")
+            self._state.wait(left)
+
+    def _say(self, message: Up) -> None:
+        with self._writing:
+            try:
+                self._socket.sendall(frame(ENCODER.encode(message)))
+            except OSError as error:
+                raise WireError(f"the control connection is gone: {error}") from error
+
+    def _listen(self) -> None:
+        while not self.broken:
+            with suppress(OSError, ValueError):  # closed by the other thread
+                select.select([self._socket], [], [])
+            with self._state:
+                self._take_arrived()
+                if not self._busy:
+                    self._apply_due()
+
+    def _take_arrived(self) -> None:
+        """Read what the socket has, if anything, and act on it."""
+        if self.broken or not select.select([self._socket], [], [], 0.0)[0]:
+            return
+        try:
+            data = self._socket.recv(CHUNK)
+            if not data:
+                raise WireError("the controller closed the connection")
+            self._unframer.feed(data)
+            while (body := self._unframer.take()) is not None:
+                self._receive(DOWN.decode(body))
+        except (WireError, OSError, msgspec.DecodeError) as error:
+            self._broken = str(error)
+            self._socket.close()
+            self._loads.put(None)
+            self._state.notify_all()
+
+    def _receive(self, message: Down) -> None:
+        match message:
+            case Shipment(change):
+                self._shipments[change] = message
+            case Welcome(base):
+                self._adopt(base)
+                self._welcome = message
+                self._state.notify_all()
+            case Go():
+                self._go = message
+                self._state.notify_all()
+            case _:
+                self._handle(Received(message))
+
+    def _handle(self, event: WorkerEvent) -> None:
+        self._machine, instructions = self._machine.handle(event)
+        for instruction in instructions:
+            match instruction:
+                case Load(change, _):
+                    self._loads.put(self._shipments[change])
+                case Switch() | Drop():
+                    self._due.append(instruction)
+                case Reply(Switched()):
+                    pass  # sent when the switch has happened, in _apply_due
+                case Reply(message):
+                    self._say(message)
+
+    def _apply_due(self) -> None:
+        """Switch and drop, now that no row is being processed."""
+        if not self._due:
+            return
+        due, self._due = self._due, []
+        for instruction in due:
+            match instruction:
+                case Switch(change, _):
+                    self._engine.switch(change)
+                    with suppress(WireError):
+                        self._say(Switched(change))
+                case Drop(change):
+                    self._shipments.pop(change, None)
+                    self._engine.drop(change)
+
+    def _load_all(self) -> None:
+        """The loader's thread: one change after the other, beside the data path."""
+        while (shipment := self._loads.get()) is not None:
+            error = None
+            try:
+                self._engine.load(shipment.change, shipment.bit, shipment.payload)
+            except BaseException:  # the user's code may raise anything, even SystemExit
+                error = traceback.format_exc()
+            with self._state, suppress(WireError):
+                self._handle(Loaded(shipment.change, error))
+                if not self._busy:
+                    self._apply_due()
+                self._state.notify_all()
+
+
+def _connect(
+    address: tuple[str, int], secret: bytes, unframer: Unframer, deadline: float
+) -> socket.socket:
+    """Connect, prove that we belong to the job, and see that the controller does too."""
+    try:
+        sock = socket.create_connection(address, timeout=deadline - time.monotonic())
+    except OSError as error:
+        host, port = address
+        raise WireError(
+            f"the controller at {host}:{port} cannot be reached ({error}); workers must be able "
+            "to connect to spark.driver.host"
+        ) from error
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        proof = Proof(secret, b"worker", b"controller")
+        challenge = _greeting(sock, unframer)
+        sock.sendall(frame(proof.challenge) + frame(proof.answer(challenge)))
+        proof.check(_greeting(sock, unframer))
+        sock.settimeout(None)
+    except (OSError, WireError):
+        sock.close()
+        raise
+    return sock
+
+
+def _greeting(sock: socket.socket, unframer: Unframer) -> bytes:
+    while (body := unframer.take(MAX_GREETING)) is None:
+        try:
+            data = sock.recv(MAX_GREETING)
+        except OSError as error:
+            raise WireError(f"the greeting failed: {error}") from error
+        if not data:
+            raise WireError("the controller turned this worker away")
+        unframer.feed(data)
+    return body

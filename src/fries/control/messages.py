@@ -1,0 +1,86 @@
+"""What the engine's control channel carries beside the messages of the protocol.
+
+A worker says hello, is told everything it must know, and from then on announces each task
+that it begins. The answer makes micro-batches safe: a task knows every commit that was sent
+before it began, so the rows of a batch that begins after a commit are all new, and a change is
+in transition for one batch only.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from fries.protocol.messages import (
+    Abort,
+    CancelCheckpoint,
+    Commit,
+    Prepare,
+    Prepared,
+    Refused,
+    Retire,
+    Snapshotted,
+    StartCheckpoint,
+    Switched,
+)
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """A worker's first message; its name is unique for each process."""
+
+    flow: str
+    worker: str
+
+
+class Shipment(msgspec.Struct, frozen=True, tag=True):
+    """The new functions of a change, pickled; comes before the change is prepared.
+
+    ``bit`` stands for the change in the epoch mask of rows while it is in transition.
+    """
+
+    change: int
+    bit: int
+    payload: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The changes in the base, whose shipments came before; those under way come after."""
+
+    base: tuple[int, ...]
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """A worker is about to begin a task of a batch."""
+
+    batch: int
+    stage: int
+    partition: int
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    """The task may begin: the changes in its batch's base, and those committed since."""
+
+    base: tuple[int, ...]
+    committed: tuple[int, ...]
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A task ended; by change, when it last used an old version (seconds since 1970)."""
+
+    batch: int
+    stage: int
+    partition: int
+    last_old: dict[int, float]
+
+
+Down: TypeAlias = (
+    Prepare | Commit | Abort | Retire | StartCheckpoint | CancelCheckpoint | Shipment | Welcome | Go
+)
+"""From the controller to a worker."""
+Up: TypeAlias = Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended
+"""From a worker to the controller."""
+
+ENCODER: Final = msgspec.msgpack.Encoder()
+DOWN: Final[msgspec.msgpack.Decoder[Down]] = msgspec.msgpack.Decoder(Down)
+UP: Final[msgspec.msgpack.Decoder[Up]] = msgspec.msgpack.Decoder(Up)

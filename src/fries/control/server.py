@@ -1,0 +1,198 @@
+"""The controller in the driver: an event loop in a thread of its own.
+
+It owns the protocol's :class:`~fries.protocol.controller.Controller` and every connection.
+User threads hand orders over and wait on the handle they get; workers connect, prove
+themselves, and are told what they must know. A peer that is slow, silent or wrong costs
+nobody anything: the loop buffers what is written, and closes a connection that breaks the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import Future
+from typing import Final
+
+import msgspec
+
+from fries.control.changes import Change, Order
+from fries.control.messages import ENCODER, UP, Begin, Down, Ended, Go, Hello, Shipment, Up, Welcome
+from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, read_frame
+from fries.errors import FriesError, WireError
+from fries.protocol.controller import (
+    CheckpointComplete,
+    Controller,
+    ControllerEvent,
+    Drained,
+    Expired,
+    Heard,
+    Joined,
+    Left,
+    Phase,
+    Record,
+    Released,
+    Requested,
+    Send,
+)
+from fries.protocol.messages import Part, Prepare, Switched
+
+GREETING_SECONDS: Final = 5.0
+"""A peer that has not proved itself by then is a stranger who holds a socket open."""
+ROLE: Final = "worker"
+"""Any Python process of a flow may be given any stage, so all have the same role."""
+BITS: Final = range(63)
+"""Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+
+
+class ControlServer:
+    """Listens for the workers of one flow and carries out changes."""
+
+    def __init__(self, flow: str, secret: bytes, host: str = "127.0.0.1") -> None:
+        self.flow = flow
+        self.address = (host, 0)
+        self._secret = secret
+        self._controller = Controller()
+        self._peers: dict[str, asyncio.StreamWriter] = {}
+        self._changes: dict[int, Change] = {}
+        self._base: tuple[int, ...] = ()
+        self._batch: int | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._serve, name=f"fries-{flow}", daemon=True)
+
+    def start(self) -> None:
+        """Listen on a free port; :attr:`address` is known afterwards."""
+        self._thread.start()
+        self._started.result()
+
+    def stop(self) -> None:
+        """Close every connection and end the thread; once is enough."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of the workers that are connected now."""
+        return tuple(self._peers)
+
+    def request(self, order: Order) -> Change:
+        """Begin a change. Call it from any thread; the answer is its handle."""
+        submitted: Future[Change] = Future()
+        self._loop.call_soon_threadsafe(self._submit, order, time.time(), submitted)
+        return submitted.result()
+
+    def _submit(self, order: Order, requested: float, submitted: Future[Change]) -> None:
+        used = {change.bit for change in self._changes.values() if not change.over}
+        free = [bit for bit in BITS if bit not in used]
+        change = Change(self._controller.last + 1, free[0], order, requested)
+        self._changes[change.number] = change
+        self._loop.call_later(order.timeout, self._drive, Expired(change.number))
+        parts = ((ROLE, Part(order.targets, head=True)),)
+        self._drive(Requested(parts, order.footprint, tagged=True, held=order.at_boundary))
+        submitted.set_result(change)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._main())
+        self._loop.close()
+
+    async def _main(self) -> None:
+        server = await asyncio.start_server(self._greet, *self.address)
+        self.address = server.sockets[0].getsockname()[:2]
+        self._started.set_result(None)
+        await self._stopping.wait()
+        server.close()
+        for writer in self._peers.values():
+            writer.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others, timeout=1.0) if others else None
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Authenticate a peer, then listen to it for as long as it lives."""
+        name: str | None = None
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                await self._prove(reader, writer)
+                hello = UP.decode(await read_frame(reader, MAX_FRAME))
+            if not isinstance(hello, Hello) or hello.flow != self.flow:
+                raise WireError("a worker says hello first, and to its own flow")
+            name = hello.worker
+            self._join(name, writer)
+            while True:
+                self._hear(name, UP.decode(await read_frame(reader, MAX_FRAME)))
+        except (FriesError, OSError, EOFError, TimeoutError, msgspec.DecodeError):
+            pass  # what a peer does wrong ends its own connection and nothing else
+        finally:
+            writer.close()
+            if name is not None and self._peers.get(name) is writer:
+                del self._peers[name]
+                self._drive(Left(name))
+
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        proof = Proof(self._secret, b"controller", b"worker")
+        writer.write(frame(proof.challenge))
+        answer = proof.answer(await read_frame(reader, MAX_GREETING))
+        proof.check(await read_frame(reader, MAX_GREETING))
+        writer.write(frame(answer))
+
+    def _join(self, name: str, writer: asyncio.StreamWriter) -> None:
+        """Tell a new worker everything: what the base is made of, and what is under way."""
+        if name in self._peers:
+            raise WireError(f"a second worker calls itself {name}")
+        self._peers[name] = writer
+        for number in self._base:
+            self._ship(name, number)
+        self._tell(name, Welcome(self._base))
+        self._drive(Joined(name, ROLE))
+
+    def _hear(self, name: str, message: Up) -> None:
+        match message:
+            case Begin(batch):
+                self._begin(name, batch)
+            case Ended(last_old=last_old):
+                for number, moment in last_old.items():
+                    if number in self._changes:
+                        self._changes[number].used_old(moment)
+            case Hello():
+                raise WireError("a second hello")
+            case _:
+                if isinstance(message, Switched) and message.change in self._changes:
+                    self._changes[message.change].switch(name, time.time())
+                self._drive(Heard(name, message))
+
+    def _begin(self, name: str, batch: int) -> None:
+        """A task begins. All that was committed before its batch is in the batch's base."""
+        if self._batch is None or batch > self._batch:
+            self._batch = batch
+            for change in list(self._changes.values()):
+                if change.order.at_boundary and change.phase is Phase.PREPARING:
+                    self._drive(Released(change.number))
+                if change.phase is Phase.COMMITTED:
+                    self._base = (*self._base, change.number)
+                    self._drive(Drained(change.number))
+        committed = (c.number for c in self._changes.values() if c.phase is Phase.COMMITTED)
+        self._tell(name, Go(self._base, tuple(committed)))
+
+    def _drive(self, event: ControllerEvent) -> None:
+        self._controller, instructions = self._controller.handle(event)
+        for instruction in instructions:
+            match instruction:
+                case Send(worker, message):
+                    if isinstance(message, Prepare):
+                        self._ship(worker, message.change)
+                    self._tell(worker, message)
+                case Record(number, phase, reason):
+                    self._changes[number].move(phase, reason)
+                case CheckpointComplete():
+                    pass
+
+    def _ship(self, worker: str, number: int) -> None:
+        change = self._changes[number]
+        self._tell(worker, Shipment(number, change.bit, change.order.payload))
+
+    def _tell(self, worker: str, message: Down) -> None:
+        if worker in self._peers:
+            self._peers[worker].write(frame(ENCODER.encode(message)))

@@ -1,0 +1,258 @@
+"""The controller and its workers over real sockets: one process, no sleeps."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fries.control.changes import Change, Order
+from fries.control.client import ControlClient
+from fries.control.messages import Ended, Go
+from fries.control.server import ControlServer
+from fries.control.wire import frame, new_secret
+from fries.errors import AuthenticationError, WireError
+from fries.protocol.controller import Phase
+
+SECRET = new_secret()
+PATIENCE = 20.0
+"""Seconds until a test gives up waiting: only a bug takes that long."""
+SETTLED = frozenset({Phase.COMMITTED, Phase.DONE, Phase.ABORTED})
+
+
+class FakeEngine:
+    """Notes what it is told; payload ``b"bad"`` cannot be loaded."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self._more = threading.Condition()
+
+    def load(self, change: int, bit: int, payload: bytes) -> None:
+        """Load, unless the payload is bad."""
+        assert 0 <= bit < 63
+        if payload == b"bad":
+            raise ImportError("no module named 'missing'")
+        self._tell("load", change)
+
+    def switch(self, change: int) -> None:
+        """Note a switch."""
+        self._tell("switch", change)
+
+    def drop(self, change: int) -> None:
+        """Note a drop."""
+        self._tell("drop", change)
+
+    def wait_for(self, what: str, change: int) -> None:
+        """Wait until it has been told something."""
+        with self._more:
+            assert self._more.wait_for(lambda: (what, change) in self.told, PATIENCE)
+
+    def _tell(self, what: str, change: int) -> None:
+        with self._more:
+            self.told.append((what, change))
+            self._more.notify_all()
+
+
+@pytest.fixture
+def server() -> Iterator[ControlServer]:
+    running = ControlServer("fraud", SECRET)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def join(server: ControlServer) -> Iterator[Callable[[], tuple[ControlClient, FakeEngine]]]:
+    clients: list[ControlClient] = []
+
+    def connect() -> tuple[ControlClient, FakeEngine]:
+        engine = FakeEngine()
+        clients.append(ControlClient(server.address, SECRET, "fraud", engine))
+        return clients[-1], engine
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+Join = Callable[[], tuple[ControlClient, FakeEngine]]
+
+
+def order(*names: str, payload: bytes = b"good", at_boundary: bool = False) -> Order:
+    members = frozenset({frozenset(names)})
+    return Order(names, payload, members, at_boundary=at_boundary, timeout=PATIENCE)
+
+
+def settled(change: Change) -> Phase:
+    assert change.wait(SETTLED, time.monotonic() + PATIENCE)
+    return change.phase
+
+
+def until(condition: Callable[[], bool], *polling: ControlClient) -> None:
+    """Wait for what other threads do, while some workers poll as between two chunks."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        for client in polling:
+            client.poll()
+        threading.Event().wait(0.002)
+
+
+def test_a_change_is_loaded_by_all_workers_and_then_committed(
+    server: ControlServer, join: Join
+) -> None:
+    (_, first), (_, second) = join(), join()
+    change = server.request(order("FM", "MC"))
+    assert settled(change) is Phase.COMMITTED
+    for engine in (first, second):
+        engine.wait_for("switch", 1)
+        assert engine.told == [("load", 1), ("switch", 1)]
+    until(lambda: len(change.switched) == 2)
+    assert change.committed is not None
+    assert change.committed >= change.requested
+
+
+def test_a_busy_worker_switches_at_its_next_poll_only(server: ControlServer, join: Join) -> None:
+    client, engine = join()
+    assert client.begin(batch=0, stage=0, partition=0) == Go((), ())
+    change = server.request(order("FM"))
+    assert settled(change) is Phase.COMMITTED
+    assert ("switch", 1) not in engine.told
+    until(lambda: ("switch", 1) in engine.told, client)
+    until(lambda: len(change.switched) == 1)
+
+
+def test_a_worker_that_cannot_load_aborts_the_change_for_all(
+    server: ControlServer, join: Join
+) -> None:
+    (client, good), (_, other) = join(), join()
+    change = server.request(order("FM", payload=b"bad"))
+    assert settled(change) is Phase.ABORTED
+    assert "ImportError: no module named 'missing'" in change.reason
+    good.wait_for("drop", 1)
+    other.wait_for("drop", 1)
+    assert client.begin(0, 0, 0) == Go((), ())
+    again = server.request(order("FM"))
+    until(lambda: again.phase is Phase.COMMITTED, client)
+
+
+def test_the_next_batch_makes_a_committed_change_part_of_its_base(
+    server: ControlServer, join: Join
+) -> None:
+    client, engine = join()
+    client.begin(batch=4, stage=0, partition=0)
+    change = server.request(order("FM"))
+    until(lambda: ("switch", 1) in engine.told, client)
+    client.ended(Ended(4, 0, 0, {1: 123.0}))
+    assert client.begin(batch=4, stage=1, partition=0) == Go((), (1,))
+    client.ended(Ended(4, 1, 0, {}))
+    assert client.begin(batch=5, stage=0, partition=0) == Go((1,), ())
+    assert change.phase is Phase.DONE
+    assert change.last_old == 123.0
+
+
+def test_a_task_knows_every_commit_that_was_sent_before_it_began(
+    server: ControlServer, join: Join
+) -> None:
+    """Even if its worker has not looked at the message: the answer comes behind it."""
+    client, engine = join()
+    client.begin(0, 0, 0)
+    assert settled(server.request(order("FM"))) is Phase.COMMITTED
+    client.ended(Ended(0, 0, 0, {}))
+    assert client.begin(0, 0, 1) == Go((), (1,))
+    assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_a_new_worker_gets_the_whole_configuration(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    client.begin(0, 0, 0)
+    assert settled(server.request(order("FM"))) is Phase.COMMITTED
+    client.ended(Ended(0, 0, 0, {}))
+    client.begin(1, 0, 0)
+    assert settled(server.request(order("MC"))) is Phase.COMMITTED
+    late, engine = join()
+    assert late.begin(1, 0, 1) == Go((1,), (2,))
+    assert engine.told[:3] == [("load", 1), ("switch", 1), ("drop", 1)]
+    assert engine.told[3:] == [("load", 2), ("switch", 2)]
+
+
+def test_a_change_for_the_boundary_waits_for_the_next_batch(
+    server: ControlServer, join: Join
+) -> None:
+    client, engine = join()
+    client.begin(0, 0, 0)
+    change = server.request(order("FM", at_boundary=True))
+    engine.wait_for("load", 1)
+    client.poll()
+    client.ended(Ended(0, 0, 0, {}))
+    assert client.begin(0, 1, 0) == Go((), ())
+    phases = [change.phase]
+    client.ended(Ended(0, 1, 0, {}))
+    assert client.begin(1, 0, 0) == Go((1,), ())
+    assert [*phases, change.phase] == [Phase.PREPARING, Phase.DONE]
+
+
+def test_a_worker_that_dies_holds_nothing_up(server: ControlServer, join: Join) -> None:
+    (client, _), (other, engine) = join(), join()
+    client.begin(0, 0, 0)
+    other.begin(0, 0, 1)
+    client.close()
+    until(lambda: server.workers == (other.name,))
+    change = server.request(order("FM"))
+    until(lambda: ("switch", 1) in engine.told, other)
+    assert change.phase is Phase.COMMITTED
+
+
+def test_a_task_goes_on_without_the_controller_and_a_new_one_is_refused(
+    server: ControlServer, join: Join
+) -> None:
+    client, engine = join()
+    client.begin(0, 0, 0)
+    server.stop()
+    until(lambda: client.broken, client)
+    client.poll()
+    client.ended(Ended(0, 0, 0, {}))
+    with pytest.raises(WireError, match=r"no configuration for this task|connection is gone"):
+        client.begin(1, 0, 0)
+    assert engine.told == []
+
+
+def test_a_stranger_is_turned_away_and_sees_nothing(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    with pytest.raises((AuthenticationError, WireError)):
+        ControlClient(server.address, new_secret(), "fraud", FakeEngine())
+    assert server.workers == (client.name,)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, frame(b"x" * 32) + frame(b"y" * 32), frame(b"")],
+    ids=["http", "huge frame", "wrong proof", "empty challenge"],
+)
+def test_noise_ends_its_own_connection_and_nothing_else(
+    server: ControlServer, join: Join, noise: bytes
+) -> None:
+    client, _ = join()
+    with socket.create_connection(server.address, timeout=PATIENCE) as stranger:
+        stranger.sendall(noise)
+        received = b""
+        while data := stranger.recv(1024):
+            received += data
+    assert len(received) == 36  # the controller's challenge, and nothing more
+    assert client.begin(0, 0, 0) == Go((), ())
+
+
+def test_a_worker_of_another_flow_is_turned_away(server: ControlServer) -> None:
+    with pytest.raises(WireError):
+        ControlClient(server.address, SECRET, "another", FakeEngine())
+    assert server.workers == ()
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    with pytest.raises(WireError, match=r"cannot be reached .* spark\.driver\.host"):
+        ControlClient(address, SECRET, "fraud", FakeEngine())
