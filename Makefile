@@ -16,7 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "Fries needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[plots]' hypothesis mypy pytest pytest-timeout pytest-xdist ruff types-networkx
+		--editable '.[plots]' hypothesis mypy 'pandas<3' pandas-stubs pyarrow-stubs \
+		pytest pytest-timeout pytest-xdist ruff types-networkx
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions

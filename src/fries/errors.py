@@ -17,6 +17,7 @@
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
      |    +-- AuthenticationError
+     +-- OperatorError            a user's function failed on live rows
      +-- SimulationError          a simulation that cannot be set up or does not end
 
 Each error has typed fields, builds its own message, and survives pickling,
@@ -173,6 +174,23 @@ class WireError(FriesError):
 
 class AuthenticationError(WireError):
     """The peer has not proved that it belongs to this job."""
+
+
+@dataclass(eq=False)
+class OperatorError(FriesError):
+    """A user's function failed, or returned what its operator did not declare."""
+
+    operator: str
+    problem: str
+    row: str = ""
+    """The row it failed on, shortened, if there was just one."""
+    story: str = ""
+    """The traceback."""
+
+    def __str__(self) -> str:
+        row = f" on {self.row}" if self.row else ""
+        story = f"\n{self.story}" if self.story else ""
+        return f"operator {self.operator!r} failed{row}: {self.problem}{story}"
 
 
 @dataclass(eq=False)

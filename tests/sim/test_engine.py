@@ -258,7 +258,8 @@ def test_a_straggler_is_slower_by_its_factor() -> None:
     assert latencies == {0.01, 0.05}
 
 
-def test_costs_are_drawn_around_their_mean() -> None:
+@pytest.mark.parametrize("slowdown", [1.0, 4.0])
+def test_costs_are_drawn_around_their_mean(slowdown: float) -> None:
     latencies: list[float] = []
 
     def look(now: float, operator: str, born: float, _: int) -> None:
@@ -266,11 +267,17 @@ def test_costs_are_drawn_around_their_mean() -> None:
             latencies.append(now - born)
 
     setup = varied(
-        w1(), rate=1, cost=0, costs={"FD": (Cost(0.01, Spread.EXPONENTIAL),)}, tuples=500
+        w1(),
+        rate=1,
+        cost=0,
+        costs={"FD": (Cost(0.01, Spread.EXPONENTIAL),)},
+        slowdown={("FD", 0): slowdown},
+        tuples=500,
     )
     simulation(setup, probe=look).run(600.0)
-    assert sum(latencies) / 500 == pytest.approx(0.01, rel=0.15)
-    assert sum(latency > 0.01 for latency in latencies) / 500 == pytest.approx(0.37, abs=0.06)
+    mean = 0.01 * slowdown
+    assert sum(latencies) / 500 == pytest.approx(mean, rel=0.15)
+    assert sum(latency > mean for latency in latencies) / 500 == pytest.approx(0.37, abs=0.06)
 
 
 def test_rates_change_over_time() -> None:
@@ -520,3 +527,23 @@ def test_a_crash_is_simulated_in_pipelined_runs_only() -> None:
     sim.run(1.5)
     with pytest.raises(SimulationError, match="pipelined"):
         sim.recovery.crash()
+
+
+def test_a_blocking_operator_is_refused_by_name() -> None:
+    operators = [Operator("source", source=True), Operator("AGG", blocking=True), Operator("sink")]
+    graph = Graph(operators, paths("source -> AGG -> sink"))
+    with pytest.raises(SimulationError, match="'AGG' is blocking"):
+        Setup(graph, {"source": (Rate(1),)})
+
+
+def test_a_source_has_a_rate_and_no_cost() -> None:
+    source = GRAPH.sources[0]
+    with pytest.raises(SimulationError, match="needs no cost"):
+        Setup(GRAPH, RATES, costs={source: (Cost(0.1),)})
+
+
+def test_a_request_in_the_past_is_refused() -> None:
+    sim = Simulation(Setup(GRAPH, RATES))
+    sim.run(2.0)
+    with pytest.raises(SimulationError, match="in the past"):
+        sim.request(1.0, fries(GRAPH, ["FD"]))

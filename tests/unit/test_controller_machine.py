@@ -314,6 +314,13 @@ def test_a_held_change_keeps_its_place_and_can_still_fail() -> None:
     ]
 
 
+def test_a_held_change_that_is_prepared_waits_for_its_release_however_long() -> None:
+    run = Run(*TEAM, HELD, *prepared())
+    before = run.state
+    assert run.tell(Expired(1)) == []
+    assert run.state == before
+
+
 def test_to_release_what_is_not_held_or_over_changes_nothing() -> None:
     run = Run(*TEAM, CHANGE)
     before = run.state

@@ -348,9 +348,11 @@ class _Turn:
         return change if counts else None
 
     def _expire(self, number: int) -> None:
-        """Abort what could not be prepared in time; what is committed will be finished."""
+        """Abort what could not be prepared in time; what is prepared will be finished."""
         change = self.state.change(number)
-        if change and change.phase in (Phase.QUEUED, Phase.PREPARING):
+        if change is None or change.phase is Phase.COMMITTED:
+            return
+        if change.phase is Phase.QUEUED or change.waiting:
             missing = ", ".join(sorted(change.waiting)) or "an earlier change"
             self._abort(change, f"not prepared in time; waited for {missing}")
 

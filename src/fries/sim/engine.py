@@ -118,7 +118,9 @@ class Simulation:
             worker.reset()
 
     def request(self, time: float, plan: Plan) -> None:
-        """Reconfigure at some moment."""
+        """Reconfigure at some moment that is still to come."""
+        if time < self.now:
+            raise SimulationError(f"a request at {time} s is in the past; it is {self.now} s now")
         self.at(time, self.control.request, plan)
 
     def wake(self, worker: SimWorker) -> None:

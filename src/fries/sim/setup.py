@@ -80,7 +80,15 @@ class Setup:
         for name, index in self.slowdown:
             if not 0 <= index < self.graph[name].workers:
                 raise SimulationError(f"{name!r} has no worker {index} to slow down")
+        blocking = [op.name for op in self.graph if op.blocking]
+        if blocking:
+            raise SimulationError(
+                f"{blocking[0]!r} is blocking, and nothing is simulated across it; simulate each "
+                "of the graph's regions by itself"
+            )
         for source in self.graph.sources:
+            if source in self.costs:
+                raise SimulationError(f"source {source!r} has a rate and needs no cost; drop it")
             self._check_rates(source, self.rates.get(source, ()))
         for name, weights in self.weights.items():
             if len(weights) != self.graph[name].workers or min(weights) < 0 or not sum(weights):

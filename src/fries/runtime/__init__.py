@@ -1,0 +1,1 @@
+"""What runs inside a Python worker: chunks, epochs, operators. Knows no Spark."""

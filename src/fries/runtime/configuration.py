@@ -1,0 +1,110 @@
+"""Which version of which operator a row gets: the epoch arithmetic of a worker.
+
+Every row carries a 64-bit mask. A change in transition has a bit of it: set means that the row
+entered the change's component after the switch, and every member obeys. Changes in the base of a
+batch apply to all its rows and need no bit.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fries.runtime.functions import Call, make_call
+from fries.runtime.spec import Function, OperatorSpec
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a change ships to workers: new functions, and where rows enter its components."""
+
+    functions: Mapping[str, Function]
+    entries: frozenset[int] = frozenset()
+    """Numbers of the edges over which rows enter a component; there they are stamped."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A change that this worker can use."""
+
+    bit: int
+    """Its bit of the mask, as a number with just that bit set."""
+    calls: Mapping[str, Call]
+    entries: frozenset[int]
+
+
+class Configuration:
+    """All versions of all operators that a worker may need, and which rows get which.
+
+    Implements :class:`fries.control.client.Engine`.
+    """
+
+    def __init__(self, operators: Iterable[OperatorSpec]) -> None:
+        self._specs = {spec.name: spec for spec in operators}
+        self._first = {name: make_call(spec, spec.function) for name, spec in self._specs.items()}
+        self._loaded: dict[int, _Loaded] = {}
+        self._switched: set[int] = set()
+        self._base: frozenset[int] = frozenset()
+        self.generation = 0
+        """Grows with every change of the configuration; caches go by it."""
+
+    def load(self, change: int, bit: int, payload: bytes) -> None:
+        """Unpickle and wrap the functions of a change; raises if that is impossible."""
+        shipped: Shipped = pickle.loads(payload)
+        calls = {
+            name: make_call(self._specs[name], function)
+            for name, function in shipped.functions.items()
+        }
+        self._loaded[change] = _Loaded(1 << bit, calls, shipped.entries)
+
+    def switch(self, change: int) -> None:
+        """Stamp rows that enter the change's components from now on."""
+        self._switched.add(change)
+        self.generation += 1
+
+    def drop(self, change: int) -> None:
+        """Forget a change that was aborted; one that was retired stays, as part of the base."""
+        if change not in self._switched:
+            self._loaded.pop(change, None)
+
+    def begin(self, base: Iterable[int]) -> None:
+        """A task begins, and with it the base of its batch."""
+        self._base = frozenset(base)
+        self.generation += 1
+
+    def bits_of(self, operator: str) -> int:
+        """The bits that decide which version of an operator a row gets; 0: all rows get one."""
+        bits = 0
+        for change in self._in_transition():
+            if operator in self._loaded[change].calls:
+                bits |= self._loaded[change].bit
+        return bits
+
+    def stamp_on(self, edge: int) -> int:
+        """The bits to set on rows that come in over an edge."""
+        bits = 0
+        for change in self._in_transition():
+            if change in self._switched and edge in self._loaded[change].entries:
+                bits |= self._loaded[change].bit
+        return bits
+
+    def version(self, operator: str, mask: int) -> int:
+        """How many updates of an operator a row with some mask has."""
+        return len(self._applied(operator, mask))
+
+    def call(self, operator: str, mask: int) -> Call:
+        """The function that a row with some mask gets."""
+        applied = self._applied(operator, mask)
+        return self._loaded[applied[-1]].calls[operator] if applied else self._first[operator]
+
+    def _applied(self, operator: str, mask: int) -> list[int]:
+        """The updates of an operator that hold for a row, oldest first."""
+        return [
+            change
+            for change, loaded in sorted(self._loaded.items())
+            if operator in loaded.calls and (change in self._base or mask & loaded.bit)
+        ]
+
+    def _in_transition(self) -> list[int]:
+        return [change for change in self._loaded if change not in self._base]

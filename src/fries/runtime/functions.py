@@ -1,0 +1,165 @@
+"""User functions, whatever their kind and style, as functions from Arrow batch to output.
+
+What comes out also says which input row each output row comes from, because children
+inherit the epoch and the transaction of their parent.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fries.errors import OperatorError
+from fries.runtime.spec import Function, Kind, OperatorSpec, Style
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+PARENT: Final = "_row"
+"""Column in which a flat_map over batches says from which input row an output row comes."""
+
+
+class Output(NamedTuple):
+    """What an operator makes of a batch."""
+
+    batch: pa.RecordBatch
+    parents: Integers | None = None
+    """For each output row the number of its input row; ``None``: one for one, in order."""
+    branches: Integers | None = None
+    """Of a split: for each output row its branch."""
+
+
+Call: TypeAlias = "Callable[[pa.RecordBatch], Output]"
+
+
+def make_call(spec: OperatorSpec, function: Function | None) -> Call:
+    """Wrap a function so that it can be called on a batch and fails with a full story."""
+    if spec.kind is Kind.PASS or function is None:
+        return Output
+    make = {
+        Kind.MAP: _map,
+        Kind.FILTER: _filter,
+        Kind.FLAT_MAP: _flat_map,
+        Kind.SPLIT: _split,
+    }[spec.kind]
+    call = make(spec, function)
+
+    def guarded(batch: pa.RecordBatch) -> Output:
+        try:
+            return call(batch)
+        except OperatorError:
+            raise
+        except Exception as error:
+            sample = batch.slice(0, 1).to_pylist() if batch.num_rows == 1 else None
+            story = "".join(traceback.format_exception(error))
+            raise OperatorError(spec.name, repr(error), _shortened(sample), story) from error
+
+    return guarded
+
+
+def _map(spec: OperatorSpec, function: Function) -> Call:
+    def by_row(batch: pa.RecordBatch) -> Output:
+        return Output(_from_rows(spec, [function(row) for row in batch.to_pylist()]))
+
+    def by_batch(batch: pa.RecordBatch) -> Output:
+        made = _to_arrow(spec, function(_to_style(spec, batch)))
+        if made.num_rows != batch.num_rows:
+            raise OperatorError(
+                spec.name,
+                f"a map returned {made.num_rows} rows for {batch.num_rows}; use flat_map or filter",
+            )
+        return Output(made)
+
+    return by_row if spec.style is Style.ROW else by_batch
+
+
+def _filter(spec: OperatorSpec, function: Function) -> Call:
+    def call(batch: pa.RecordBatch) -> Output:
+        kept = np.flatnonzero(np.asarray(_column(spec, function, batch), dtype=bool))
+        if len(kept) == batch.num_rows:
+            return Output(batch)
+        return Output(batch.take(kept), kept)
+
+    return call
+
+
+def _split(spec: OperatorSpec, function: Function) -> Call:
+    def call(batch: pa.RecordBatch) -> Output:
+        branches = np.asarray(_column(spec, function, batch), dtype=np.int64)
+        return Output(batch, None, branches)
+
+    return call
+
+
+def _flat_map(spec: OperatorSpec, function: Function) -> Call:
+    def by_row(batch: pa.RecordBatch) -> Output:
+        rows: list[Any] = []
+        parents: list[int] = []
+        for number, row in enumerate(batch.to_pylist()):
+            before = len(rows)
+            rows.extend(function(row))
+            parents.extend([number] * (len(rows) - before))
+        return Output(_from_rows(spec, rows), np.array(parents, dtype=np.int64))
+
+    def by_batch(batch: pa.RecordBatch) -> Output:
+        made = function(_to_style(spec, batch))
+        if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
+            raise OperatorError(
+                spec.name,
+                f"a flat_map over batches must return a column {PARENT!r}: for each output row "
+                "the number of the input row that it comes from",
+            )
+        parents = np.asarray(made[PARENT], dtype=np.int64)
+        return Output(_to_arrow(spec, made), parents)
+
+    return by_row if spec.style is Style.ROW else by_batch
+
+
+def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
+    """One value for each row, from a function of a row or of a batch."""
+    if spec.style is Style.ROW:
+        return [function(row) for row in batch.to_pylist()]
+    values = np.asarray(function(_to_style(spec, batch)))
+    if len(values) != batch.num_rows:
+        raise OperatorError(
+            spec.name, f"the function returned {len(values)} values for {batch.num_rows} rows"
+        )
+    return values
+
+
+def _to_style(spec: OperatorSpec, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
+    return batch.to_pandas() if spec.style is Style.PANDAS else batch
+
+
+def _from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
+    """Rows as a batch; a row with other columns than declared is refused, not cut."""
+    names = set(spec.schema.names)
+    for row in rows:
+        if row.keys() != names:
+            raise OperatorError(
+                spec.name,
+                f"a row has the columns {sorted(row)}, declared are {sorted(names)}",
+                _shortened(row),
+            )
+    return pa.RecordBatch.from_pylist(rows, schema=spec.schema)
+
+
+def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401
+    """A returned batch with exactly the declared columns and types."""
+    if spec.style is Style.PANDAS:
+        return pa.RecordBatch.from_pandas(made, schema=spec.schema, preserve_index=False)
+    batch: pa.RecordBatch = made
+    if batch.schema.equals(spec.schema):
+        return batch
+    missing = [name for name in spec.schema.names if name not in batch.schema.names]
+    if missing:
+        raise OperatorError(spec.name, f"the returned batch lacks the columns {missing}")
+    return batch.select(spec.schema.names).cast(spec.schema)
+
+
+def _shortened(row: object, most: int = 300) -> str:
+    text = "" if row is None else repr(row)
+    return text if len(text) <= most else text[:most] + "..."

@@ -1,0 +1,1 @@
+"""Tests of what runs inside a worker, without Spark."""

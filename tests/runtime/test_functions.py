@@ -1,0 +1,121 @@
+"""User functions of every kind and style, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from fries.errors import OperatorError
+from fries.runtime.functions import Output, make_call
+from fries.runtime.spec import Function, Kind, OperatorSpec, Style
+
+NUMBERS = pa.schema([("n", pa.int64())])
+BATCH = pa.RecordBatch.from_pydict({"n": [1, 2, 3, 4]}, schema=NUMBERS)
+
+
+def call(kind: Kind, style: Style, function: Function, schema: pa.Schema = NUMBERS) -> Output:
+    return make_call(OperatorSpec("op", kind, schema, function, style), function)(BATCH)
+
+
+def double_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {"n": row["n"] * 2}
+
+
+def double_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pc.multiply(batch["n"], 2)})
+
+
+def double_pandas(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame * 2
+
+
+@pytest.mark.parametrize(
+    ("style", "function"),
+    [(Style.ROW, double_row), (Style.ARROW, double_arrow), (Style.PANDAS, double_pandas)],
+)
+def test_map(style: Style, function: Function) -> None:
+    output = call(Kind.MAP, style, function)
+    assert output.batch.to_pydict() == {"n": [2, 4, 6, 8]}
+    assert output.parents is None
+
+
+@pytest.mark.parametrize(
+    ("style", "function"),
+    [
+        (Style.ROW, lambda row: row["n"] % 2 == 0),
+        (Style.ARROW, lambda batch: np.asarray(batch["n"]) % 2 == 0),
+        (Style.PANDAS, lambda frame: frame["n"] % 2 == 0),
+    ],
+)
+def test_filter_says_which_rows_are_left(style: Style, function: Function) -> None:
+    output = call(Kind.FILTER, style, function)
+    assert output.batch.to_pydict() == {"n": [2, 4]}
+    assert output.parents is not None
+    assert output.parents.tolist() == [1, 3]
+
+
+def test_flat_map_by_row_says_where_rows_come_from() -> None:
+    def repeat(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        return ({"n": row["n"]} for _ in range(row["n"] - 1))
+
+    output = call(Kind.FLAT_MAP, Style.ROW, repeat)
+    assert output.batch.to_pydict() == {"n": [2, 3, 3, 4, 4, 4]}
+    assert output.parents is not None
+    assert output.parents.tolist() == [1, 2, 2, 3, 3, 3]
+
+
+def test_flat_map_by_batch_must_say_where_rows_come_from() -> None:
+    def twice(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"n": frame["n"].repeat(2), "_row": np.arange(4).repeat(2)})
+
+    output = call(Kind.FLAT_MAP, Style.PANDAS, twice)
+    assert output.batch.to_pydict() == {"n": [1, 1, 2, 2, 3, 3, 4, 4]}
+    assert output.parents is not None
+    assert output.parents.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    with pytest.raises(OperatorError, match="must return a column '_row'"):
+        call(Kind.FLAT_MAP, Style.ARROW, double_arrow)
+
+
+def test_split_gives_branches() -> None:
+    output = call(Kind.SPLIT, Style.ROW, lambda row: row["n"] % 3)
+    assert output.branches is not None
+    assert output.branches.tolist() == [1, 2, 0, 1]
+
+
+def test_types_are_cast_to_what_was_declared() -> None:
+    schema = pa.schema([("n", pa.float64())])
+    output = call(Kind.MAP, Style.ARROW, double_arrow, schema)
+    assert output.batch.schema == schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "style", "function", "problem"),
+    [
+        (Kind.MAP, Style.ROW, lambda row: {"m": 1}, r"has the columns \['m'\], declared are"),
+        (Kind.MAP, Style.ROW, lambda row: {"n": "text"}, "Arrow"),
+        (Kind.MAP, Style.ARROW, lambda batch: batch.slice(1), "returned 3 rows for 4"),
+        (Kind.MAP, Style.ARROW, lambda batch: batch.rename_columns(["m"]), "lacks the columns"),
+        (Kind.FILTER, Style.ARROW, lambda batch: [True], "returned 1 values for 4 rows"),
+        (Kind.MAP, Style.ROW, lambda row: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_what_a_function_does_wrong_names_its_operator(
+    kind: Kind, style: Style, function: Function, problem: str
+) -> None:
+    with pytest.raises(OperatorError, match=f"(?s)^operator 'op' failed.*{problem}"):
+        call(kind, style, function)
+
+
+def test_a_failure_on_a_single_row_shows_the_row_and_the_traceback() -> None:
+    spec = OperatorSpec("op", Kind.MAP, NUMBERS)
+    failing = make_call(spec, lambda row: row["missing"])
+    with pytest.raises(OperatorError) as caught:
+        failing(BATCH.slice(2, 1))
+    assert caught.value.row == "[{'n': 3}]"
+    assert "KeyError: 'missing'" in caught.value.story

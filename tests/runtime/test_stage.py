@@ -1,0 +1,195 @@
+"""A stage at work: versions by epoch, stamping at entries, branches, pacing."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fries.runtime.chunks import Chunk, Pacer
+from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
+from fries.runtime.stage import Stage
+
+TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "seen": pa.string()}
+SCHEMA = pa.schema(TYPES)
+SOURCE, INNER, OUT = EdgeSpec(0, "source", "A"), EdgeSpec(1, "A", "B"), EdgeSpec(2, "B", "sink")
+
+
+def note(label: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Leave a trace of the version that processed a row."""
+    return {**row, "seen": row["seen"] + label}
+
+
+def operator(name: str, kind: Kind = Kind.MAP) -> OperatorSpec:
+    function = partial(note, f"{name}0 ") if kind is Kind.MAP else None
+    return OperatorSpec(name, kind, SCHEMA, function)
+
+
+def change(number: int, *names: str, entries: tuple[int, ...] = (0,)) -> bytes:
+    functions = {name: partial(note, f"{name}{number} ") for name in names}
+    return pickle.dumps(Shipped(functions, frozenset(entries)))
+
+
+def rows(count: int, epochs: list[int] | None = None) -> Chunk:
+    batch = pa.RecordBatch.from_pydict(
+        {"n": list(range(count)), "seen": [""] * count}, schema=SCHEMA
+    )
+    masks = np.zeros(count, dtype=np.int64) if epochs is None else np.array(epochs)
+    return Chunk(batch, masks, np.arange(count))
+
+
+class Script:
+    """A control channel that does something at the n-th look at it."""
+
+    def __init__(self, steps: dict[int, Callable[[], None]] | None = None) -> None:
+        self.polls = 0
+        self._steps = steps or {}
+
+    def poll(self) -> None:
+        """Take the next step of the script."""
+        self._steps.get(self.polls, lambda: None)()
+        self.polls += 1
+
+
+class Notes:
+    """An audit in memory: the versions that each transaction met, by operator."""
+
+    def __init__(self) -> None:
+        self.met: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+
+    def record(self, name: str, version: int, chunk: Chunk) -> None:
+        """Note a data operation."""
+        assert chunk.txns is not None
+        for txn in chunk.txns:
+            self.met[int(txn)][name].add(version)
+
+
+def chain() -> tuple[Configuration, StageSpec]:
+    spec = StageSpec(0, (operator("A"), operator("B")), (SOURCE, INNER, OUT))
+    return Configuration(spec.operators), spec
+
+
+def seen(leaving: list[tuple[EdgeSpec, Chunk]]) -> dict[int, str]:
+    return {
+        row["n"]: row["seen"].strip() for _, chunk in leaving for row in chunk.batch.to_pylist()
+    }
+
+
+def test_without_changes_rows_pass_through_in_order() -> None:
+    configuration, spec = chain()
+    leaving = list(Stage(spec, configuration, Script()).run(SOURCE, rows(20)))
+    assert list(seen(leaving)) == list(range(20))
+    assert set(seen(leaving).values()) == {"A0 B0"}
+    assert {edge for edge, _ in leaving} == {OUT}
+
+
+def test_a_switch_between_two_chunks_cuts_the_rows_in_two() -> None:
+    configuration, spec = chain()
+    configuration.load(1, 5, change(1, "A", "B"))
+    script = Script({2: lambda: configuration.switch(1)})
+    stage = Stage(spec, configuration, script)
+    found = list(seen(list(stage.run(SOURCE, rows(200)))).values())
+    cut = found.index("A1 B1")
+    assert set(found[:cut]) == {"A0 B0"}
+    assert set(found[cut:]) == {"A1 B1"}
+    assert set(stage.last_old) == {"A", "B"}
+
+
+def test_rows_that_were_stamped_earlier_are_obeyed_and_others_are_not() -> None:
+    """Behind an exchange rows of both epochs arrive mixed, and this stage is no entry."""
+    configuration, spec = chain()
+    configuration.load(1, 3, change(1, "B", entries=()))
+    configuration.switch(1)
+    arriving = rows(6, [0, 8, 0, 8, 8, 0])
+    leaving = list(Stage(spec, configuration, Script()).run(SOURCE, arriving))
+    assert {n for n, text in seen(leaving).items() if text == "A0 B1"} == {1, 3, 4}
+    for _, chunk in leaving:
+        assert {int(mask) for mask in chunk.epochs} <= {0, 8}
+
+
+def test_changes_in_the_base_need_no_bit() -> None:
+    configuration, spec = chain()
+    configuration.load(1, 0, change(1, "A"))
+    configuration.switch(1)
+    configuration.begin([1])
+    leaving = list(Stage(spec, configuration, Script()).run(SOURCE, rows(3)))
+    assert set(seen(leaving).values()) == {"A1 B0"}
+    assert {int(mask) for _, chunk in leaving for mask in chunk.epochs} == {0}
+
+
+def test_an_aborted_change_leaves_nothing_behind() -> None:
+    configuration, spec = chain()
+    configuration.load(1, 0, change(1, "A", "B"))
+    configuration.drop(1)
+    assert configuration.bits_of("A") == 0
+    leaving = list(Stage(spec, configuration, Script()).run(SOURCE, rows(3, [1, 1, 1])))
+    assert set(seen(leaving).values()) == {"A0 B0"}
+
+
+def test_replicate_and_split() -> None:
+    ways = [EdgeSpec(1, "RE", "left"), EdgeSpec(2, "RE", "right")]
+    spec = StageSpec(0, (operator("RE", Kind.PASS),), (EdgeSpec(0, "source", "RE"), *ways))
+    copies = list(Stage(spec, Configuration(spec.operators), Script()).run(spec.edges[0], rows(5)))
+    assert sorted(sum(len(c) for e, c in copies if e == way) for way in ways) == [5, 5]
+
+    odd = OperatorSpec("SP", Kind.SPLIT, SCHEMA, lambda row: row["n"] % 2)
+    branches = (EdgeSpec(1, "SP", "even", 0), EdgeSpec(2, "SP", "odd", 1))
+    spec = StageSpec(0, (odd,), (EdgeSpec(0, "source", "SP"), *branches))
+    leaving = list(Stage(spec, Configuration(spec.operators), Script()).run(spec.edges[0], rows(5)))
+    for branch in branches:
+        mine = [row["n"] for e, c in leaving if e == branch for row in c.batch.to_pylist()]
+        assert mine == [n for n in range(5) if n % 2 == branch.branch]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.sets(st.sampled_from("AB"), min_size=1)), max_size=4),
+    st.integers(1, 120),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_transaction_is_all_old_or_all_new_for_every_change(
+    changes: list[tuple[int, set[str]]], count: int
+) -> None:
+    configuration, spec = chain()
+    steps: dict[int, list[int]] = defaultdict(list)
+    for number, (moment, names) in enumerate(sorted(changes, key=lambda one: one[0]), 1):
+        entries = (0,) if "A" in names else (1,)
+        configuration.load(number, number, change(number, *names, entries=entries))
+        steps[moment].append(number)
+
+    def switch(numbers: list[int]) -> None:
+        for number in numbers:
+            configuration.switch(number)
+
+    script = Script({moment: partial(switch, numbers) for moment, numbers in steps.items()})
+    notes = Notes()
+    leaving = list(Stage(spec, configuration, script, notes).run(SOURCE, rows(count)))
+    assert sorted(seen(leaving)) == list(range(count)), "no row lost, none twice"
+    for met in notes.met.values():
+        assert all(len(versions) == 1 for versions in met.values())
+    applied = [(met["A"], met["B"]) for _, met in sorted(notes.met.items())]
+    together = [names for _, names in sorted(changes, key=lambda one: one[0])]
+    allowed = [
+        ({sum("A" in n for n in together[:k])}, {sum("B" in n for n in together[:k])})
+        for k in range(len(together) + 1)
+    ]
+    assert all(versions in allowed for versions in applied)
+
+
+def test_the_pacer_aims_at_five_milliseconds() -> None:
+    pacer = Pacer()
+    assert pacer.rows == 1
+    pacer.measured(1, 0.025)
+    assert pacer.rows == 1, "a slow function is asked row by row"
+    for _ in range(10):
+        pacer.measured(pacer.rows, pacer.rows * 1e-6)
+    assert pacer.rows == 5000
+    pacer.measured(5000, 5.0)
+    assert pacer.rows == 5
