@@ -1,11 +1,11 @@
-# Every task a developer needs. `make test` and `make demo` do all set-up by themselves.
+# Every task a developer needs. `make test` does all set-up by itself.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check bench-core clean
+.PHONY: help setup test check java bench-core clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -15,19 +15,22 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Fries needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[plots]' hypothesis mypy 'pandas<3' pandas-stubs pyarrow-stubs \
-		pytest pytest-timeout pytest-xdist ruff types-networkx
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip==26.3'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[plots,spark]' --group dev
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions
 
-test: check  ## lint, types and every test
-	$(BIN)/python -m pytest -n $(WORKERS)
+test: check java  ## lint, types and every test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+java:
+	@tools/ensure-java
 
 check: $(STAMP)  ## ruff and mypy --strict
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fries.errors import FriesError
+    from fries.flow import Flow, Stream
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
     from fries.plan import CommitPoint, Plan, Propagation
+    from fries.reconfiguration import Reconfiguration
+    from fries.runtime.spec import Function
     from fries.schedulers import SCHEDULERS
     from fries.serializability import Verdict, check, check_trace
     from fries.trace import Trace, TraceBuilder
@@ -20,12 +23,16 @@ __all__ = [
     "CommitPoint",
     "Edge",
     "Emits",
+    "Flow",
     "FriesError",
+    "Function",
     "Graph",
     "Operator",
     "Partitioning",
     "Plan",
     "Propagation",
+    "Reconfiguration",
+    "Stream",
     "Trace",
     "TraceBuilder",
     "Verdict",
@@ -35,8 +42,11 @@ __all__ = [
 
 _HOMES = {
     "errors": ("FriesError",),
+    "flow": ("Flow", "Stream"),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),
     "plan": ("CommitPoint", "Plan", "Propagation"),
+    "reconfiguration": ("Reconfiguration",),
+    "runtime.spec": ("Function",),
     "schedulers": ("SCHEDULERS",),
     "serializability": ("Verdict", "check", "check_trace"),
     "trace": ("Trace", "TraceBuilder"),

@@ -10,9 +10,13 @@
      |    +-- DuplicateEdgeError
      |    +-- UnreachableOperatorError
      |    +-- TraitError
-     +-- PlanError                a reconfiguration that cannot be planned
+     +-- PlanError                a reconfiguration that was refused before anything changed
      |    +-- EmptyUpdateError
      |    +-- UnknownSchedulerError
+     |    +-- UpdateRefusedError
+     |    +-- NotRunningError
+     |    +-- AlreadyAppliedError
+     +-- AbortedError             a reconfiguration that a worker could not prepare
      +-- ScheduleError            operations that do not form a schedule
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
@@ -119,7 +123,7 @@ class TraitError(GraphError):
 
 
 class PlanError(FriesError):
-    """The reconfiguration cannot be planned; nothing was changed."""
+    """The reconfiguration was refused; nothing was changed."""
 
 
 @dataclass(eq=False)
@@ -139,6 +143,47 @@ class UnknownSchedulerError(PlanError):
 
     def __str__(self) -> str:
         return f"there is no scheduler {self.name!r}; choose one of {_listed(self.known)}"
+
+
+@dataclass(eq=False)
+class UpdateRefusedError(PlanError):
+    """A new function that its operator cannot take."""
+
+    operator: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"the update of operator {self.operator!r} is refused: {self.problem}"
+
+
+@dataclass(eq=False)
+class NotRunningError(PlanError):
+    """A reconfiguration of a flow that no worker runs."""
+
+    flow: str
+
+    def __str__(self) -> str:
+        return f"no worker runs flow {self.flow!r} now; start its query first"
+
+
+@dataclass(eq=False)
+class AlreadyAppliedError(PlanError):
+    """The same reconfiguration a second time."""
+
+    targets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{_listed(self.targets)} already have these functions, or are about to"
+
+
+@dataclass(eq=False)
+class AbortedError(FriesError):
+    """A worker could not prepare the reconfiguration, so it was aborted everywhere."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the reconfiguration was aborted and nothing was changed: {self.reason}"
 
 
 @dataclass(eq=False)

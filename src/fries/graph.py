@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx as nx
@@ -50,8 +50,10 @@ class Operator:
     """A named operator with the traits that decide how it can be reconfigured.
 
     ``unique`` promises at most one output tuple per data transaction (a Self-Join on
-    the primary key). ``blocking`` says that nothing leaves before all input has
-    arrived (aggregate, sort): it ends the data transactions of its input.
+    the primary key), over all its workers: the tuples of a transaction must meet at one of
+    them, which is the caller's to see to by the keys of its input edges. ``blocking`` says
+    that nothing leaves before all input has arrived (aggregate, sort): it ends the data
+    transactions of its input.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Graph:
     def __init__(self, operators: Iterable[Operator], edges: Iterable[Edge]) -> None:
         self._operators: dict[str, Operator] = {}
         for operator in operators:
+            _check_operator_types(operator)
             if operator.name in self._operators:
                 raise DuplicateOperatorError(operator.name)
             self._operators[operator.name] = operator
@@ -88,6 +91,7 @@ class Graph:
         self._inputs: dict[str, list[Edge]] = {name: [] for name in self._operators}
         self._outputs: dict[str, list[Edge]] = {name: [] for name in self._operators}
         for edge in edges:
+            _check_edge_types(edge)
             self._add(edge)
         self._check_shape()
         for operator in self._operators.values():
@@ -129,8 +133,11 @@ class Graph:
         return tuple(name for name, outputs in self._outputs.items() if not outputs)
 
     def edge(self, source: str, target: str) -> Edge:
-        """The edge between two operators; a ``KeyError`` if there is none."""
-        return self._edges[source, target]
+        """The edge between two operators; a :class:`TraitError` if there is none."""
+        found = self._edges.get((self[source].name, self[target].name))
+        if found is None:
+            raise TraitError(f"edge {source} -> {target}", "there is no such edge")
+        return found
 
     def inputs(self, name: str) -> tuple[Edge, ...]:
         """Edges that arrive at an operator."""
@@ -155,15 +162,14 @@ class Graph:
         """The graph cut behind its blocking operators (section 7.1).
 
         What leaves a blocking operator begins a new data transaction, so a scheduler
-        never synchronises across such an edge. The receivers become sources.
+        never synchronises across such an edge. The receivers become sources, and nothing
+        is blocking any more: behind each operator that was, its region ends.
         """
-        kept = [e for e in self._edges.values() if not self._operators[e.source].blocking]
-        if len(kept) == len(self._edges):
+        if not any(op.blocking for op in self):
             return self
+        kept = [e for e in self._edges.values() if not self._operators[e.source].blocking]
         fed = {edge.target for edge in kept}
-        operators = [
-            op if op.name in fed or op.source else _as_source(op) for op in self._operators.values()
-        ]
+        operators = [replace(op, blocking=False, source=op.name not in fed) for op in self]
         return Graph(operators, kept)
 
     @cached_property
@@ -235,6 +241,13 @@ class Graph:
 
     def _check_edge(self, edge: Edge) -> None:
         where = f"edge {edge}"
+        if self[edge.target].unique and self.fans_out(edge):
+            raise TraitError(
+                where,
+                "a broadcast brings each transaction to all "
+                f"{self[edge.target].workers} workers of {edge.target!r}, so it cannot be unique; "
+                "partition by a key, or drop unique",
+            )
         shuffled = edge.partitioning in (Partitioning.HASH, Partitioning.RANGE)
         if shuffled and not edge.key:
             raise TraitError(where, f"{edge.partitioning.value} partitioning needs a key")
@@ -256,10 +269,35 @@ def paths(
     found: dict[tuple[str, str], Edge] = {}
     for line in lines:
         names = [name.strip() for name in line.split("->")]
+        if not all(names):
+            raise TraitError(f"path {line!r}", "a name is missing; write it as in 'A -> B -> C'")
         for pair in itertools.pairwise(names):
             found[pair] = Edge(*pair, partitioning, key)
     return list(found.values())
 
 
-def _as_source(op: Operator) -> Operator:
-    return Operator(op.name, op.emits, op.unique, op.blocking, source=True, workers=op.workers)
+def _check_operator_types(op: Operator) -> None:
+    """Refuse fields of a wrong type: a text compares unequal to every trait, and silently."""
+    where = f"operator {op.name!r}"
+    _expect(where, "name", op.name, str, "a text")
+    _expect(where, "emits", op.emits, Emits, "a member of Emits, such as Emits.MANY")
+    _expect(where, "workers", op.workers, int, "a whole number")
+
+
+def _check_edge_types(edge: Edge) -> None:
+    """Refuse fields of a wrong type; a key that is one text would count as its letters."""
+    where = f"edge {edge}"
+    member = "a member of Partitioning, such as Partitioning.HASH"
+    _expect(where, "partitioning", edge.partitioning, Partitioning, member)
+    key: object = edge.key
+    example = key if isinstance(key, str) else "user"
+    wanted = f'a tuple of names, such as key=("{example}",)'
+    _expect(where, "key", key, tuple, wanted)
+    for name in edge.key:
+        _expect(where, "key", name, str, wanted)
+
+
+def _expect(where: str, field: str, value: object, kind: type, wanted: str) -> None:
+    """Refuse a value that is not of a type; ``True`` is no number here."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TraitError(where, f"{field} is {value!r}; give {wanted}")

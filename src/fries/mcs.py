@@ -2,8 +2,9 @@
 
 Everything here is a pure function of a graph and a set of target operators, in
 time linear in the size of the graph (pruning by uniqueness adds the cost of a
-dominator tree). Blocking operators cut the graph before anything else happens, so
-callers pass :attr:`fries.graph.Graph.pipelined`.
+dominator tree). Blocking operators cut the graph before anything is covered, so callers
+pass :attr:`fries.graph.Graph.pipelined`; only a component's entries are those of the whole graph,
+because what leaves a blocking operator enters a component like anything else.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def find_mcs(graph: Graph, covered: Collection[str]) -> SubDag:
 
 
 def find_components(graph: Graph, mcs: SubDag, targets: Collection[str]) -> tuple[Component, ...]:
-    """Algorithm 2: split a covering sub-DAG into components and find their heads."""
+    """Algorithm 2: split a covering sub-DAG of a graph into components and find their heads."""
     undirected: nx.Graph[str] = nx.Graph()
     undirected.add_nodes_from(mcs.vertices)
     undirected.add_edges_from((edge.source, edge.target) for edge in mcs.edges)
@@ -121,9 +122,10 @@ def one_to_many_ancestors(graph: Graph, targets: Collection[str]) -> frozenset[s
 def compute_earliest_ancestors(graph: Graph, ancestors: Collection[str]) -> frozenset[str]:
     """Those of the given operators that have none of the others ahead of them.
 
-    The paper computes this per target and joins the results. That equals one
-    computation for all targets: whatever lies ahead of an ancestor of a target is an
-    ancestor of the same target, so being earliest does not depend on the target.
+    The paper computes this per target and joins the results. One computation for all targets
+    gives the same covering sub-DAG: whatever lies ahead of an ancestor of a target is an ancestor
+    of the same target. (Only with broadcasts can the set itself be smaller, by operators that lie
+    inside that sub-DAG anyway.)
     """
     inside = set(ancestors)
     behind: set[str] = set()

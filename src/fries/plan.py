@@ -80,14 +80,18 @@ class Plan:
 
     def to_dot(self) -> str:
         """The dataflow in Graphviz DOT, with a box around each component."""
+        targets, heads, inside = set(self.targets), set(self.heads), set(self.members)
+        nodes = {
+            op.name: _dot_node(op.name, is_target=op.name in targets, is_head=op.name in heads)
+            for op in self.graph
+        }
         lines = ["digraph plan {", "  rankdir=LR;", "  node [shape=ellipse];"]
         for number, part in enumerate(self.components):
             lines.append(f"  subgraph cluster_{number} {{")
             lines.append('    color=red; label="";')
-            lines.extend(f"    {self._dot_node(name)}" for name in part.members)
+            lines.extend(f"    {nodes[name]}" for name in part.members)
             lines.append("  }")
-        inside = set(self.members)
-        lines.extend(f"  {self._dot_node(op.name)}" for op in self.graph if op.name not in inside)
+        lines.extend(f"  {node}" for name, node in nodes.items() if name not in inside)
         marked = {(e.source, e.target) for part in self.components for e in part.edges}
         for edge in self.graph.edges:
             style = " [color=red]" if (edge.source, edge.target) in marked else ""
@@ -116,20 +120,21 @@ class Plan:
         lines.append("  classDef head stroke-width:3px")
         return "\n".join(lines)
 
-    def _dot_node(self, name: str) -> str:
-        styles = []
-        if name in self.targets:
-            styles.append('style=filled, fillcolor="#ff9999"')
-        if name in self.heads:
-            styles.append("penwidth=3")
-        attributes = f" [{', '.join(styles)}]" if styles else ""
-        return f"{_quoted(name)}{attributes};"
-
 
 def brackets(part: Component) -> str:
     """A component as the paper's tables print it: ``{[J1], J2}``, heads in brackets."""
     names = (f"[{name}]" if name in part.heads else name for name in part.members)
     return "{" + ", ".join(names) + "}"
+
+
+def _dot_node(name: str, *, is_target: bool, is_head: bool) -> str:
+    styles = []
+    if is_target:
+        styles.append('style=filled, fillcolor="#ff9999"')
+    if is_head:
+        styles.append("penwidth=3")
+    attributes = f" [{', '.join(styles)}]" if styles else ""
+    return f"{_quoted(name)}{attributes};"
 
 
 def _quoted(name: str) -> str:

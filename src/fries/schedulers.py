@@ -3,7 +3,7 @@
 ====================  =======================================================
 ``fries``             components of the pruned covering sub-DAG (Algorithm 4)
 ``fries_unpruned``    the same without pruning (Algorithm 3)
-``epoch``             one epoch marker through the whole dataflow (Chi)
+``epoch``             one epoch marker through every region with a target (Chi)
 ``multi_version``     tuples tagged at the sources, both versions resident
 ``naive``             every target by itself: fast, and inconsistent
 ``mini_batch``        between two mini-batches
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from fries.errors import EmptyUpdateError, UnknownSchedulerError
+from fries.errors import EmptyUpdateError, TraitError, UnknownSchedulerError
 from fries.graph import Graph
 from fries.mcs import (
     Component,
@@ -66,7 +66,7 @@ def fries_unpruned(graph: Graph, updates: Collection[str]) -> Plan:
 
 
 def epoch(graph: Graph, updates: Collection[str]) -> Plan:
-    """Epoch barrier reconfiguration (section 3.1): markers from the sources through it all."""
+    """Epoch barrier reconfiguration (section 3.1): markers through whole regions."""
     targets = _checked(graph, updates)
     return Plan("epoch", graph, targets, _whole_regions(graph, targets))
 
@@ -77,15 +77,14 @@ def multi_version(graph: Graph, updates: Collection[str]) -> Plan:
     cut = graph.pipelined
     ahead = reaching(cut, targets, forward=False)
     roots = [name for name in ahead if not cut.inputs(name)]
-    components = find_components(cut, find_mcs(cut, {*targets, *roots}), targets)
+    components = find_components(graph, find_mcs(cut, {*targets, *roots}), targets)
     return Plan("multi_version", graph, targets, components, propagation=Propagation.TAGS)
 
 
 def naive(graph: Graph, updates: Collection[str]) -> Plan:
     """Naive FCM (section 4.1): each target switches on its own. Not consistent."""
     targets = _checked(graph, updates)
-    cut = graph.pipelined
-    components = tuple(make_component(cut, (name,), (), targets) for name in targets)
+    components = tuple(make_component(graph, (name,), (), targets) for name in targets)
     return Plan("naive", graph, targets, components)
 
 
@@ -126,12 +125,19 @@ def cover(
     graph: Graph, covered: Collection[str], targets: Collection[str]
 ) -> tuple[Component, ...]:
     """The components of the covering sub-DAG of some operators (Algorithm 2)."""
-    cut = graph.pipelined
-    return find_components(cut, find_mcs(cut, covered), targets)
+    return find_components(graph, find_mcs(graph.pipelined, covered), targets)
 
 
 def _checked(graph: Graph, updates: Collection[str]) -> tuple[str, ...]:
-    """The operators to update, known and in topological order."""
+    """The operators to update, known and in topological order.
+
+    A bare text is refused: it would be taken as its letters, and those can be names.
+    """
+    if isinstance(updates, str):
+        raise TraitError(
+            "the operators to update",
+            f"give a list or a mapping of names, not one text: [{updates!r}]",
+        )
     names = {graph[name].name for name in updates}
     if not names:
         raise EmptyUpdateError
@@ -145,4 +151,4 @@ def _whole_regions(graph: Graph, targets: Collection[str]) -> tuple[Component, .
     inside = frozenset().union(*wanted)
     vertices = tuple(name for name in cut.order if name in inside)
     edges = tuple(edge for name in vertices for edge in cut.outputs(name))
-    return find_components(cut, SubDag(vertices, edges), targets)
+    return find_components(graph, SubDag(vertices, edges), targets)

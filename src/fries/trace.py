@@ -68,12 +68,15 @@ class Trace:
     def __post_init__(self) -> None:
         """Refuse columns that do not fit together, and order each operator's updates."""
         columns = (self.transaction, self.operator, self.version)
-        if any(column.shape != (len(self),) or column.dtype.kind != "i" for column in columns):
-            raise ScheduleError("the columns of a trace must be signed integers, and of one length")
+        if not all(map(_is_column, columns)) or len(set(map(len, columns))) > 1:
+            raise ScheduleError(
+                "the columns of a trace must be arrays of signed integers, and of one length"
+            )
+        if len(set(self.operators)) != len(self.operators):
+            raise ScheduleError("two operators of a trace have one name; give each its own")
         if len(self) and not 0 <= self.operator.min() <= self.operator.max() < len(self.operators):
             raise ScheduleError(f"a trace of {len(self.operators)} operators has a row of another")
-        if len(self.labels.updates) not in (0, len(self.updates)):
-            raise ScheduleError(f"there are {len(self.updates)} updates, but other labels for them")
+        self._check_labels()
         object.__setattr__(self, "history", self._order_updates())
         object.__setattr__(self, "oldest", self._find_oldest())
 
@@ -83,6 +86,23 @@ class Trace:
     def made(self, update: int, operator: int) -> int:
         """The version of an operator (by its index) that an update made."""
         return self.updates[update][self.operators[operator]]
+
+    def _check_labels(self) -> None:
+        """Refuse labels that leave something without a name."""
+        labels = self.labels
+        if len(labels.updates) not in (0, len(self.updates)):
+            raise ScheduleError(f"there are {len(self.updates)} updates, but other labels for them")
+        if len(labels.rows) not in (0, len(self)):
+            raise ScheduleError(
+                f"there are {len(self)} rows, but {len(labels.rows)} labels for them"
+            )
+        known = len(labels.transactions)
+        if (
+            known
+            and len(self)
+            and not 0 <= self.transaction.min() <= self.transaction.max() < known
+        ):
+            raise ScheduleError(f"{known} transactions have labels, and there are others")
 
     def _order_updates(self) -> dict[int, list[int]]:
         index = {name: number for number, name in enumerate(self.operators)}
@@ -123,6 +143,10 @@ class Trace:
                 "which no update of the trace makes or begins with"
             )
         return oldest
+
+
+def _is_column(column: object) -> bool:
+    return isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind == "i"
 
 
 class TraceBuilder:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.control.wire import MAX_GREETING, Proof, Unframer, frame, new_secret, read_frame
 from fries.errors import AuthenticationError, WireError
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 50))
 def test_frames_come_out_whole_however_the_bytes_arrive(bodies: list[bytes], step: int) -> None:
     sent = b"".join(map(frame, bodies))
@@ -23,6 +24,7 @@ def test_frames_come_out_whole_however_the_bytes_arrive(bodies: list[bytes], ste
     assert received == bodies
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_a_frame_over_the_limit_is_refused_before_it_is_there(rest: bytes) -> None:
     unframer = Unframer()

@@ -8,12 +8,14 @@ named ``A``, ``B``, ... along a topological order.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from hypothesis import strategies as st
 
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning
+
+T = TypeVar("T")
 
 _NAMES: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _KEYS: Final = (("user",), ("merchant",), ("transaction_id",), ("order_number", "item_sk"))
@@ -36,36 +38,49 @@ def graphs(
     Without ``parallel`` every operator has one worker, else 1 to 3. Without
     ``broadcast`` no edge broadcasts; a broadcast to one worker copies nothing.
     """
-    size = draw(st.integers(min_operators, max_operators))
-    names = _NAMES[:size]
-    links = draw(draw(st.sampled_from([_staged, _sparse, _dense]))(names))
-    workers = {name: draw(st.integers(1, 3)) if parallel else 1 for name in names}
-    fed = {target for _, target in links}
-    operators = []
-    for name in names:
-        emits = draw(st.sampled_from(Emits)) if one_to_many else Emits.ONE
-        outputs = sum(source == name for source, _ in links)
-        operators.append(
-            Operator(
-                name,
-                emits=emits,
-                unique=unique and _may_be_unique(emits, outputs) and draw(st.booleans()),
-                blocking=blocking and draw(_rarely()),
-                source=name not in fed,
-                workers=workers[name],
-            )
+    ways = [way for way in Partitioning if broadcast or way is not Partitioning.BROADCAST]
+    traits = [
+        (emits, only)
+        for emits in (Emits if one_to_many else [Emits.ONE])
+        for only in ([False, True] if unique else [False])
+    ]
+    pipelined = [(emits, only, False) for emits, only in traits]
+    blocked = [(emits, False, True) for emits in (traits[0][0], traits[-1][0])]
+    wishes = draw(
+        st.lists(
+            st.builds(
+                _Wish,
+                traits=st.sampled_from(pipelined * 2 + blocked if blocking else pipelined),
+                workers=st.integers(1, 3 if parallel else 1),
+                ways=st.sampled_from([*itertools.product(ways, ways)]),
+                feeds=st.integers(0, (1 << (max_operators - 1)) - 1),
+            ),
+            min_size=min_operators,
+            max_size=max_operators,
         )
-    edges = []
-    for source, target in links:
-        ways = [Partitioning.HASH, Partitioning.RANGE]
-        if workers[source] == workers[target]:
-            ways.insert(0, Partitioning.FORWARD)
-        if broadcast:
-            ways.append(Partitioning.BROADCAST)
-        way = draw(st.sampled_from(ways))
-        shuffled = way in (Partitioning.HASH, Partitioning.RANGE)
-        edges.append(Edge(source, target, way, draw(st.sampled_from(_KEYS)) if shuffled else ()))
-    return Graph(draw(st.permutations(operators)), draw(st.permutations(edges)))
+    )
+    links = draw(st.sampled_from([_staged, _sparse, _dense]))(wishes)
+    outputs = [sum(source == place for source, _ in links) for place in range(len(wishes))]
+    operators = [
+        Operator(
+            name,
+            emits=wish.traits[0],
+            unique=wish.traits[1]
+            and _may_be_unique(wish.traits[0], count)
+            and (wish.workers == 1 or Partitioning.BROADCAST not in wish.ways),
+            blocking=wish.traits[2],
+            source=all(target != place for _, target in links),
+            workers=wish.workers,
+        )
+        for place, (name, wish, count) in enumerate(zip(_NAMES, wishes, outputs, strict=False))
+    ]
+    edges = [
+        _edge(source, target, number, wishes)
+        for target in range(len(wishes))
+        for number, source in enumerate(s for s, t in links if t == target)
+    ]
+    turn, backwards = draw(st.integers(0, 7)), draw(st.booleans())
+    return Graph(_listed(operators, turn, backwards), _listed(edges, turn, backwards))
 
 
 def target_sets(graph: Graph) -> st.SearchStrategy[frozenset[str]]:
@@ -99,7 +114,12 @@ def funnel_cases(
     """
     graph = draw(graphs(min_operators=4) if dataflows is None else dataflows)
     operators = [
-        replace(op, unique=_may_be_unique(op.emits, len(graph.outputs(op.name)))) for op in graph
+        replace(
+            op,
+            unique=_may_be_unique(op.emits, len(graph.outputs(op.name)))
+            and not any(map(graph.fans_out, graph.inputs(op.name))),
+        )
+        for op in graph
     ]
     last = draw(st.sampled_from([1, 2]))
     return Graph(operators, graph.edges), frozenset(graph.order[-last:])
@@ -109,18 +129,36 @@ def _may_be_unique(emits: Emits, outputs: int) -> bool:
     return emits is Emits.ONE or (emits is Emits.ONE_PER_EDGE and outputs <= 1)
 
 
-_Links = list[tuple[str, str]]
+@dataclass(frozen=True)
+class _Wish:
+    """All that is drawn for one operator, so that dropping it leaves the others alone.
+
+    It takes four choices, and a fifth makes it an element of a list: Hypothesis deletes
+    runs of at most five.
+    """
+
+    traits: tuple[Emits, bool, bool]  # emits, unique, blocking
+    workers: int
+    ways: tuple[Partitioning, Partitioning]  # of its input edges, in turns
+    feeds: int  # bit i: it is fed by the operator i + 1 places before it
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is in the stage of the operator before it, or in the next one."""
+        return bool(self.feeds & 1)
 
 
-@st.composite
-def _staged(draw: st.DrawFn, names: str) -> _Links:
-    """Stages of one or more operators, each fed by the whole stage before: W3, W5."""
-    stages = [[names[0]]]
-    for name in names[1:]:
-        if draw(st.booleans()):
-            stages[-1].append(name)
+_Links = list[tuple[int, int]]
+
+
+def _staged(wishes: list[_Wish]) -> _Links:
+    """Stages of one or more operators, each fed by the whole stage before, as in W3 and W5."""
+    stages: list[list[int]] = []
+    for place, wish in enumerate(wishes):
+        if wish.beside and stages:
+            stages[-1].append(place)
         else:
-            stages.append([name])
+            stages.append([place])
     return [
         (source, target)
         for before, after in itertools.pairwise(stages)
@@ -129,22 +167,35 @@ def _staged(draw: st.DrawFn, names: str) -> _Links:
     ]
 
 
-@st.composite
-def _sparse(draw: st.DrawFn, names: str) -> _Links:
-    """At most two inputs for each operator, from anywhere ahead."""
+def _dense(wishes: list[_Wish]) -> _Links:
+    """Each edge of a full DAG with even odds."""
     return [
         (source, target)
-        for place, target in enumerate(names[1:], 1)
-        for source in draw(st.lists(st.sampled_from(names[:place]), max_size=2, unique=True))
+        for target, wish in enumerate(wishes)
+        for source in range(target)
+        if wish.feeds >> (target - source - 1) & 1
     ]
 
 
-@st.composite
-def _dense(draw: st.DrawFn, names: str) -> _Links:
-    """Each edge of a full DAG with even odds."""
-    return [pair for pair in itertools.combinations(names, 2) if draw(st.booleans())]
+def _sparse(wishes: list[_Wish]) -> _Links:
+    """The same with at most two inputs for each operator."""
+    found: dict[int, _Links] = {}
+    for source, target in _dense(wishes):
+        found.setdefault(target, []).append((source, target))
+    return [link for links in found.values() for link in links[:2]]
 
 
-def _rarely() -> st.SearchStrategy[bool]:
-    """True one time in eight: graphs with many blocking operators fall apart."""
-    return st.integers(0, 7).map(lambda roll: roll == 7)
+def _edge(source: int, target: int, number: int, wishes: list[_Wish]) -> Edge:
+    wish = wishes[target]
+    way = wish.ways[number % 2]
+    if way is Partitioning.FORWARD and wishes[source].workers != wish.workers:
+        way = Partitioning.HASH
+    shuffled = way in (Partitioning.HASH, Partitioning.RANGE)
+    return Edge(_NAMES[source], _NAMES[target], way, _KEYS[target % len(_KEYS)] if shuffled else ())
+
+
+def _listed(items: list[T], turn: int, backwards: bool) -> list[T]:
+    """Another listing order; a permutation would draw more for more items, and shrink badly."""
+    cut = turn % (len(items) or 1)
+    turned = items[cut:] + items[:cut]
+    return turned[::-1] if backwards else turned

@@ -261,8 +261,8 @@ def test_a_change_is_for_all_that_comes_later_and_for_nothing_that_came_before(c
     """Serializability alone would allow a change that never happens."""
     for scheduler in CONSISTENT.values():
         scenario = case.scenario(scheduler(case.graph, case.targets))
-        changed_first = in_order(scenario, "deliver", "take", "emit")
-        changed_last = in_order(scenario, "take", "emit", "deliver")
+        changed_first = in_order(scenario, "deliver", "drain", "take", "emit")
+        changed_last = in_order(scenario, "take", "emit", "deliver", "drain")
         for state, version in ((changed_first, 1), (changed_last, 0)):
             used = {op.version for op in state.history if op.operator in case.targets}
             assert used <= {version}

@@ -20,7 +20,7 @@ BATCH = pa.RecordBatch.from_pydict({"n": [1, 2, 3, 4]}, schema=NUMBERS)
 
 
 def call(kind: Kind, style: Style, function: Function, schema: pa.Schema = NUMBERS) -> Output:
-    return make_call(OperatorSpec("op", kind, schema, function, style), function)(BATCH)
+    return make_call(OperatorSpec("op", kind, schema, function, style, 3), function)(BATCH)
 
 
 def double_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +103,13 @@ def test_types_are_cast_to_what_was_declared() -> None:
         (Kind.MAP, Style.ARROW, lambda batch: batch.rename_columns(["m"]), "lacks the columns"),
         (Kind.FILTER, Style.ARROW, lambda batch: [True], "returned 1 values for 4 rows"),
         (Kind.MAP, Style.ROW, lambda row: 1 / 0, "ZeroDivisionError"),
+        (Kind.SPLIT, Style.ROW, lambda row: 5, "returned the branch 5; there are 0 to 2"),
+        (
+            Kind.FLAT_MAP,
+            Style.PANDAS,
+            lambda frame: frame.assign(_row=-1),
+            "number in '_row' -1; there are 0 to 3",
+        ),
     ],
 )
 def test_what_a_function_does_wrong_names_its_operator(

@@ -187,4 +187,5 @@ def crashes_everywhere(
 
 
 def _usual_joins(graph: Graph) -> dict[str, Behaviour]:
-    return {op.name: Behaviour(joins=len(graph.inputs(op.name))) for op in graph if op.unique}
+    inputs = {op.name: len(graph.inputs(op.name)) for op in graph if op.unique}
+    return {name: Behaviour(joins=max(1, count)) for name, count in inputs.items()}

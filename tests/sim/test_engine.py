@@ -459,6 +459,8 @@ RATES = {"source": (Rate(10),)}
         {"rates": {"source": (Rate(float("nan")),)}},
         {"rates": {"source": (Rate(float("inf")),)}},
         {"rates": {"source": (Rate(10, start=1.0),)}},
+        {"rates": {"source": (Rate(10, start=float("nan")),)}},
+        {"rates": {**RATES, "FD": (Rate(10),)}},
         {"rates": {"source": (Rate(10), Rate(20, start=5.0), Rate(30, start=2.0))}},
         {"weights": {"FD": [1.0]}},
         {"weights": {"FD": [1.0, 1.0, 1.0]}},
@@ -532,8 +534,59 @@ def test_a_crash_is_simulated_in_pipelined_runs_only() -> None:
 def test_a_blocking_operator_is_refused_by_name() -> None:
     operators = [Operator("source", source=True), Operator("AGG", blocking=True), Operator("sink")]
     graph = Graph(operators, paths("source -> AGG -> sink"))
-    with pytest.raises(SimulationError, match="'AGG' is blocking"):
+    with pytest.raises(SimulationError, match=r"'AGG' is blocking.*simulate graph\.pipelined"):
         Setup(graph, {"source": (Rate(1),)})
+    regions = varied(graph.pipelined, tuples=5)
+    sim = simulation(regions, (0.01, fries(graph, ["AGG", "sink"])))
+    settle(sim, changes=1)
+    assert {name: len(rows) for name, rows in outputs(sim).items()} == {"AGG": 5, "sink": 5}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"fanout": -1},
+        {"selectivity": -0.1},
+        {"selectivity": 1.1},
+        {"selectivity": float("nan")},
+        {"joins": 0},
+    ],
+)
+def test_a_behaviour_that_no_operator_has_is_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(SimulationError, match="; give "):
+        Behaviour(**bad)
+    assert Behaviour(fanout=0).fanout == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"checkpoint_interval": 1.0}, "checkpoint_interval"),
+        ({"batch_interval": 1.0}, "batch_interval"),
+        ({"tuples": None}, "no most_tuples"),
+    ],
+)
+def test_a_run_without_an_end_is_refused(options: dict[str, Any], reason: str) -> None:
+    sim = Simulation(varied(GRAPH, **options))
+    with pytest.raises(SimulationError, match=rf"never ends \({reason}\); give run an until"):
+        sim.run()
+    sim.run(0.1)
+    assert sim.now == 0.1
+
+
+def test_a_run_without_until_ends_with_the_last_tuple() -> None:
+    sim = Simulation(varied(GRAPH, tuples=5))
+    sim.run()
+    assert all(len(done) == 10 for done in outputs(sim).values())
+
+
+@pytest.mark.parametrize("moment", [float("nan"), float("inf")])
+def test_moments_that_never_come_are_refused(moment: float) -> None:
+    sim = Simulation(varied(GRAPH))
+    with pytest.raises(SimulationError, match="no moment to run until"):
+        sim.run(moment)
+    with pytest.raises(SimulationError, match="no moment for a request"):
+        sim.request(moment, fries(GRAPH, ["FD"]))
 
 
 def test_a_source_has_a_rate_and_no_cost() -> None:

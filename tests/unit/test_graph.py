@@ -90,8 +90,11 @@ def test_asking_for_an_unknown_operator(ask: str) -> None:
 
 
 def test_asking_for_an_edge_that_is_not_there() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(TraitError, match="edge A -> H: there is no such edge"):
         scope_figure().edge("A", "H")
+    for names in (("A", "nope"), ("nope", "A")):
+        with pytest.raises(UnknownOperatorError, match="'nope'"):
+            scope_figure().edge(*names)
 
 
 def test_duplicate_operator() -> None:
@@ -188,6 +191,13 @@ def test_a_graph_without_a_source_is_unreachable() -> None:
             "broadcast partitioning takes no key",
             id="broadcast-with-key",
         ),
+        pytest.param(
+            [source("S"), Operator("A", unique=True, workers=2)],
+            paths("S -> A", partitioning=Partitioning.BROADCAST),
+            "edge S -> A",
+            "brings each transaction to all 2 workers of 'A'",
+            id="broadcast-to-unique",
+        ),
     ],
 )
 def test_contradictory_traits(
@@ -198,6 +208,41 @@ def test_contradictory_traits(
     assert where in caught.value.where
     assert problem in caught.value.problem
     assert str(caught.value) == f"{caught.value.where}: {caught.value.problem}"
+
+
+@pytest.mark.parametrize(
+    ("traits", "problem"),
+    [
+        ({"name": 7}, "operator 7: name is 7; give a text"),
+        ({"emits": "one-to-many"}, "operator 'A': emits is 'one-to-many'; give a member of Emits"),
+        ({"workers": 1.5}, "operator 'A': workers is 1.5; give a whole number"),
+        ({"workers": True}, "operator 'A': workers is True; give a whole number"),
+    ],
+)
+def test_operators_with_fields_of_a_wrong_type(traits: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TraitError, match=re.escape(problem)):
+        Graph([Operator(**{"name": "A", "source": True, **traits})], [])
+
+
+@pytest.mark.parametrize(
+    ("traits", "problem"),
+    [
+        ({"partitioning": "broadcast"}, "partitioning is 'broadcast'; give a member of"),
+        ({"key": "city"}, """key is 'city'; give a tuple of names, such as key=("city",)"""),
+        ({"key": ["user"]}, """give a tuple of names, such as key=("user",)"""),
+        ({"key": (1,)}, """key is 1; give a tuple of names, such as key=("user",)"""),
+    ],
+)
+def test_edges_with_fields_of_a_wrong_type(traits: dict[str, Any], problem: str) -> None:
+    edge = Edge(**{"source": "S", "target": "A", "partitioning": Partitioning.HASH, **traits})
+    with pytest.raises(TraitError, match="edge S -> A: .*" + re.escape(problem)):
+        Graph([source("S"), Operator("A")], [edge])
+
+
+@pytest.mark.parametrize("line", ["A -> ", "-> A", "A -> -> B", ""])
+def test_paths_with_a_name_missing(line: str) -> None:
+    with pytest.raises(TraitError, match="a name is missing"):
+        paths("A -> B", line)
 
 
 def test_one_per_edge_may_be_unique_with_a_single_output() -> None:
@@ -299,7 +344,7 @@ def test_a_blocking_operator_cuts_behind_itself() -> None:
     cut = graph.pipelined
     assert [str(edge) for edge in cut.edges] == ["S -> A", "A -> B"]
     assert cut.sources == ("S", "C")
-    assert cut["B"].blocking
+    assert not cut["B"].blocking, "its region ends there"
     assert graph.regions == (frozenset({"S", "A", "B"}), frozenset({"C"}))
     assert graph.sources == ("S",), "the graph itself is as it was"
     assert cut.pipelined is cut
@@ -322,7 +367,13 @@ def test_a_receiver_with_a_pipelined_input_left_stays_fed() -> None:
 def test_the_cut_keeps_every_other_trait(behind: Operator) -> None:
     operators = [source("S", 3), Operator("B", blocking=True, workers=3), behind]
     graph = Graph(operators, paths("S -> B -> C"))
-    assert graph.pipelined["C"] == dataclasses.replace(behind, source=True)
+    assert graph.pipelined["C"] == dataclasses.replace(behind, source=True, blocking=False)
+
+
+def test_a_blocking_sink_has_nothing_to_cut() -> None:
+    graph = chain(source("S"), Operator("B", blocking=True))
+    assert graph.pipelined.edges == graph.edges
+    assert graph.pipelined["B"] == Operator("B")
 
 
 def test_each_branch_behind_a_blocking_operator_is_a_region() -> None:

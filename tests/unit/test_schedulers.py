@@ -10,6 +10,7 @@ import pytest
 from fries.errors import (
     EmptyUpdateError,
     PlanError,
+    TraitError,
     UnknownOperatorError,
     UnknownSchedulerError,
 )
@@ -207,6 +208,12 @@ def test_empty_update(name: str) -> None:
     with pytest.raises(EmptyUpdateError, match="name at least one operator") as caught:
         scheduler(name)(running_example(), [])
     assert isinstance(caught.value, PlanError)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_text_is_not_taken_as_its_letters(name: str) -> None:
+    with pytest.raises(TraitError, match=r"not one text: \['CD'\]"):
+        scheduler(name)(scope_figure(), "CD")
 
 
 def test_unknown_scheduler() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -146,6 +148,25 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         Trace(one, one + 1, one, ("A",))
     with pytest.raises(ScheduleError, match="other labels"):
         Trace(one, one, one, ("A",), labels=Labels(updates=("U",)))
+    with pytest.raises(ScheduleError, match="1 rows, but 2 labels"):
+        Trace(one, one, one, ("A",), labels=Labels(rows=("a", "b")))
+    with pytest.raises(ScheduleError, match="1 transactions have labels, and there are others"):
+        Trace(one + 1, one, one, ("A",), labels=Labels(transactions=("a",)))
+
+
+@pytest.mark.parametrize(
+    "column", [[0], np.zeros(1), np.zeros((1, 1), dtype=np.int64), np.int64(0)]
+)
+def test_columns_that_are_not_arrays_of_integers_are_refused(column: Any) -> None:  # noqa: ANN401
+    one = np.zeros(1, dtype=np.int64)
+    for first, second, third in ((column, one, one), (one, column, one), (one, one, column)):
+        with pytest.raises(ScheduleError, match="arrays of signed integers"):
+            Trace(first, second, third, ("A",))
+
+
+def test_two_operators_of_one_name_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="two operators of a trace have one name"):
+        TraceBuilder("AA").build([])
 
 
 def test_a_builder_may_go_on_after_building() -> None:

@@ -140,15 +140,28 @@ def test_a_failed_load_is_refused_and_forgotten() -> None:
 
 def test_abort_while_loading_makes_the_end_of_the_load_meaningless() -> None:
     worker = after(fresh(), Received(Prepare(1, HEAD)))
-    assert answer(worker, Received(Abort(1))) == [Drop(1)]
+    assert answer(worker, Received(Abort(1))) == [Drop(1, aborted=True)]
     aborted = after(worker, Received(Abort(1)))
     assert aborted == fresh()
     assert aborted.handle(Loaded(1)) == (aborted, ())
     assert aborted.handle(Loaded(1, "too late anyway")) == (aborted, ())
 
 
+def test_a_change_that_is_retired_while_loading_is_adopted_once_loaded() -> None:
+    """It has become part of the base meanwhile, so the worker must not go without it."""
+    worker = after(fresh(), Received(Prepare(1, HEAD)), Received(Commit(1)), Received(Retire(1)))
+    assert answer(worker, Loaded(1)) == [
+        Reply(Prepared(1)),
+        Switch(1, HEAD.targets),
+        *([SendMarkers(1, HEAD.forwards)] if HEAD.forwards else []),
+        Reply(Switched(1)),
+        Drop(1),
+    ]
+    assert after(worker, Loaded(1)) == fresh()
+
+
 def test_abort_once_loaded() -> None:
-    assert answer(prepared(HEAD), Received(Abort(1))) == [Drop(1)]
+    assert answer(prepared(HEAD), Received(Abort(1))) == [Drop(1, aborted=True)]
     assert after(prepared(HEAD), Received(Abort(1))) == fresh()
 
 

@@ -27,15 +27,18 @@ class Change:
     """Written by the control thread, read by anyone."""
 
     number: int
-    bit: int
     order: Order
     requested: float
     """Seconds since 1970, like all times here."""
+    bit: int = 0
+    """Its bit of the epoch mask, from the moment it is prepared."""
     phase: Phase = Phase.QUEUED
     reason: str = ""
     committed: float | None = None
     switched: dict[str, float] = field(default_factory=dict)
     """By worker, when its switch was heard of."""
+    settled: float | None = None
+    """When the last of the workers that run had switched."""
     last_old: float = 0.0
     """When a target last used an old version, as far as tasks that ended have told."""
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
@@ -45,10 +48,10 @@ class Change:
         """Whether nothing more will happen to it."""
         return self.phase in (Phase.DONE, Phase.ABORTED)
 
-    def wait(self, phases: frozenset[Phase], deadline: float | None = None) -> bool:
-        """Wait until it is in one of some phases; ``False`` if the deadline came first."""
+    def wait(self, deadline: float | None = None) -> bool:
+        """Wait until all workers have switched, or it is over; ``False`` after the deadline."""
         with self._moved:
-            while self.phase not in phases:
+            while self.settled is None and not self.over:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -64,9 +67,13 @@ class Change:
             self._moved.notify_all()
 
     def switch(self, worker: str, moment: float) -> None:
-        """Note that a worker has switched."""
+        """Note that a worker has switched; readers may hold the old table."""
+        self.switched = {**self.switched, worker: moment}
+
+    def settle(self, moment: float) -> None:
+        """Note that all workers have switched."""
         with self._moved:
-            self.switched[worker] = moment
+            self.settled = self.settled or moment
             self._moved.notify_all()
 
     def used_old(self, moment: float) -> None:

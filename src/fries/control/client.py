@@ -35,7 +35,7 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.wire import MAX_GREETING, Proof, Unframer, frame
-from fries.errors import WireError
+from fries.errors import FriesError, WireError
 from fries.protocol.messages import Switched
 from fries.protocol.worker import (
     Drop,
@@ -64,7 +64,7 @@ class Engine(Protocol):
         """Use a change from the next row on. Only between two chunks."""
 
     def drop(self, change: int) -> None:
-        """Forget an aborted change, or what a retired one replaced. Only between two chunks."""
+        """Forget an aborted change. Only between two chunks."""
 
 
 class ControlClient:
@@ -76,6 +76,8 @@ class ControlClient:
         self._machine = Worker(self.name)
         self._shipments: dict[int, Shipment] = {}
         self._due: list[Switch | Drop] = []
+        self._adopted: set[int] = set()
+        """Changes that have taken effect here, whether in transition or in the base."""
         self._busy = False
         self._broken = ""
         self._go: Go | None = None
@@ -140,13 +142,13 @@ class ControlClient:
             except Exception as error:
                 raise WireError(f"change {number} cannot be loaded here: {error}") from error
             self._engine.switch(number)
-            self._engine.drop(number)
+            self._adopted.add(number)
 
     def _may_go(self) -> bool:
-        """Whether the answer has come and every commit in it has taken effect here."""
+        """Whether the answer has come and every change in it has taken effect here."""
         self._apply_due()
         go = self._go
-        return go is not None and self._machine.switched.issuperset(go.committed)
+        return go is not None and self._adopted.issuperset((*go.base, *go.committed))
 
     def _wait_for(self, condition: Callable[[], bool], deadline: float) -> None:
         """Wait, with the state locked, until something holds."""
@@ -167,7 +169,7 @@ class ControlClient:
     def _listen(self) -> None:
         while not self.broken:
             with suppress(OSError, ValueError):  # closed by the other thread
-                select.select([self._socket], [], [])
+                _readable(self._socket, None)
             with self._state:
                 self._take_arrived()
                 if not self._busy:
@@ -175,7 +177,7 @@ class ControlClient:
 
     def _take_arrived(self) -> None:
         """Read what the socket has, if anything, and act on it."""
-        if self.broken or not select.select([self._socket], [], [], 0.0)[0]:
+        if self.broken or not _readable(self._socket, 0):
             return
         try:
             data = self._socket.recv(CHUNK)
@@ -184,8 +186,8 @@ class ControlClient:
             self._unframer.feed(data)
             while (body := self._unframer.take()) is not None:
                 self._receive(DOWN.decode(body))
-        except (WireError, OSError, msgspec.DecodeError) as error:
-            self._broken = str(error)
+        except (FriesError, OSError, KeyError, msgspec.DecodeError) as error:
+            self._broken = str(error) or repr(error)
             self._socket.close()
             self._loads.put(None)
             self._state.notify_all()
@@ -226,11 +228,13 @@ class ControlClient:
             match instruction:
                 case Switch(change, _):
                     self._engine.switch(change)
+                    self._adopted.add(change)
                     with suppress(WireError):
                         self._say(Switched(change))
-                case Drop(change):
+                case Drop(change, aborted):
                     self._shipments.pop(change, None)
-                    self._engine.drop(change)
+                    if aborted:
+                        self._engine.drop(change)
 
     def _load_all(self) -> None:
         """The loader's thread: one change after the other, beside the data path."""
@@ -240,11 +244,26 @@ class ControlClient:
                 self._engine.load(shipment.change, shipment.bit, shipment.payload)
             except BaseException:  # the user's code may raise anything, even SystemExit
                 error = traceback.format_exc()
-            with self._state, suppress(WireError):
-                self._handle(Loaded(shipment.change, error))
-                if not self._busy:
-                    self._apply_due()
-                self._state.notify_all()
+            with self._state:
+                self._loaded(shipment.change, error)
+
+    def _loaded(self, change: int, error: str | None) -> None:
+        try:
+            self._handle(Loaded(change, error))
+        except WireError as lost:
+            self._broken = str(lost)
+        if error and self._go and change in (*self._go.base, *self._go.committed):
+            self._broken = f"change {change} cannot be loaded here:\n{error}"
+        if not self._busy:
+            self._apply_due()
+        self._state.notify_all()
+
+
+def _readable(sock: socket.socket, milliseconds: int | None) -> bool:
+    """Whether there is something to read; ``poll`` knows no limit on descriptors, unlike select."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(milliseconds))
 
 
 def _connect(

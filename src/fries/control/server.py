@@ -43,6 +43,8 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+MAX_PAYLOAD: Final = MAX_FRAME - 1024
+"""Bytes of pickled functions that fit into one frame with what is around them."""
 
 
 class ControlServer:
@@ -51,21 +53,26 @@ class ControlServer:
     def __init__(self, flow: str, secret: bytes, host: str = "127.0.0.1") -> None:
         self.flow = flow
         self.address = (host, 0)
-        self._secret = secret
+        self.secret = secret
         self._controller = Controller()
         self._peers: dict[str, asyncio.StreamWriter] = {}
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._serve, name=f"fries-{flow}", daemon=True)
 
     def start(self) -> None:
         """Listen on a free port; :attr:`address` is known afterwards."""
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
         self._thread.start()
-        self._started.result()
+        try:
+            self._started.result()
+        except OSError as error:
+            raise WireError(
+                f"the controller cannot listen on {self.address[0]}: {error}"
+            ) from error
 
     def stop(self) -> None:
         """Close every connection and end the thread; once is enough."""
@@ -78,16 +85,28 @@ class ControlServer:
         """Names of the workers that are connected now."""
         return tuple(self._peers)
 
+    def missing(self, number: int) -> frozenset[str]:
+        """The workers whose answer to a change is missing."""
+        change = self._controller.change(number)
+        return frozenset() if change is None else change.waiting
+
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
+        if not self._thread.is_alive():
+            raise WireError(
+                "the controller does not run; start it first, and before it was stopped"
+            )
+        if len(order.payload) > MAX_PAYLOAD:
+            raise WireError(
+                f"the functions are {len(order.payload):,} bytes pickled, over the limit of "
+                f"{MAX_PAYLOAD:,}; load large models from a file inside the function"
+            )
         submitted: Future[Change] = Future()
         self._loop.call_soon_threadsafe(self._submit, order, time.time(), submitted)
         return submitted.result()
 
     def _submit(self, order: Order, requested: float, submitted: Future[Change]) -> None:
-        used = {change.bit for change in self._changes.values() if not change.over}
-        free = [bit for bit in BITS if bit not in used]
-        change = Change(self._controller.last + 1, free[0], order, requested)
+        change = Change(self._controller.last + 1, order, requested)
         self._changes[change.number] = change
         self._loop.call_later(order.timeout, self._drive, Expired(change.number))
         parts = ((ROLE, Part(order.targets, head=True)),)
@@ -96,8 +115,12 @@ class ControlServer:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._main())
-        self._loop.close()
+        try:
+            self._loop.run_until_complete(self._main())
+        except OSError as error:
+            self._started.set_exception(error)
+        finally:
+            self._loop.close()
 
     async def _main(self) -> None:
         server = await asyncio.start_server(self._greet, *self.address)
@@ -132,7 +155,7 @@ class ControlServer:
                 self._drive(Left(name))
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        proof = Proof(self._secret, b"controller", b"worker")
+        proof = Proof(self.secret, b"controller", b"worker")
         writer.write(frame(proof.challenge))
         answer = proof.answer(await read_frame(reader, MAX_GREETING))
         proof.check(await read_frame(reader, MAX_GREETING))
@@ -163,9 +186,15 @@ class ControlServer:
                     self._changes[message.change].switch(name, time.time())
                 self._drive(Heard(name, message))
 
+    def _settle(self) -> None:
+        """Note which committed changes no worker is missing any more."""
+        for change in self._controller.changes:
+            if change.phase is Phase.COMMITTED and not change.waiting:
+                self._changes[change.number].settle(time.time())
+
     def _begin(self, name: str, batch: int) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
-        if self._batch is None or batch > self._batch:
+        if batch != self._batch:
             self._batch = batch
             for change in list(self._changes.values()):
                 if change.order.at_boundary and change.phase is Phase.PREPARING:
@@ -185,9 +214,18 @@ class ControlServer:
                         self._ship(worker, message.change)
                     self._tell(worker, message)
                 case Record(number, phase, reason):
+                    if phase is Phase.PREPARING:
+                        self._changes[number].bit = self._free_bit()
                     self._changes[number].move(phase, reason)
                 case CheckpointComplete():
                     pass
+        self._settle()
+
+    def _free_bit(self) -> int:
+        """A bit that no change in transition uses; the machine sees to it that there is one."""
+        active = (Phase.PREPARING, Phase.COMMITTED)
+        used = {change.bit for change in self._changes.values() if change.phase in active}
+        return next(bit for bit in BITS if bit not in used)
 
     def _ship(self, worker: str, number: int) -> None:
         change = self._changes[number]

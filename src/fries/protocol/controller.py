@@ -357,7 +357,9 @@ class _Turn:
             self._abort(change, f"not prepared in time; waited for {missing}")
 
     def _release(self, number: int) -> None:
-        if change := self.state.change(number):
+        """Let a held change commit, if all are ready for it; else it waits for the next time."""
+        change = self.state.change(number)
+        if change and change.phase is Phase.PREPARING and not change.waiting:
             self._put(replace(change, held=False))
 
     def _drained(self, number: int) -> None:

@@ -110,9 +110,10 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget what was loaded for a change (aborted), or the old configuration (retired)."""
+    """Forget what was loaded for a change that was aborted, or what a retired one replaced."""
 
     change: int
+    aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ class Worker:
     """Those of ``parts`` to switch to as soon as they and those before them are loaded."""
     switched: frozenset[int] = frozenset()
     """Those of ``parts`` that it has switched to."""
+    retired: frozenset[int] = frozenset()
+    """Those of ``loading`` whose transition is over: to adopt and forget once loaded."""
     markers: tuple[tuple[int, frozenset[int]], ...] = ()
     """Per change that is being aligned: the channels whose marker has arrived."""
     checkpoint: int = 0
@@ -170,9 +173,9 @@ class Worker:
             case Commit(change):
                 return self._commit(change)
             case Abort(change):
-                return self._forget(change), (Drop(change),)
+                return self._forget(change), (Drop(change, aborted=True),)
             case Retire(change):
-                return self._forget(change), (Drop(change),)
+                return self._retire(change)
             case StartCheckpoint(checkpoint):
                 return self._snapshot(checkpoint)
             case CancelCheckpoint(checkpoint):
@@ -199,6 +202,13 @@ class Worker:
             raise ProtocolError(self.name, f"change {change} was committed twice")
         return replace(self, early=self.early | {change})._catch_up()
 
+    def _retire(self, change: int) -> Step:
+        """A change that is still being loaded has become the base: adopt it once it is there."""
+        if change not in self.loading:
+            return self._forget(change), (Drop(change),)
+        early = self.early | {change}
+        return replace(self, early=early, retired=self.retired | {change}), ()
+
     def _part(self, change: int) -> Part:
         for number, part in self.parts:
             if number == change:
@@ -214,6 +224,9 @@ class Worker:
                 break
             state, more = state._switch(change)
             instructions.extend(more)
+            if change in self.retired:
+                state = state._forget(change)
+                instructions.append(Drop(change))
         return state, tuple(instructions)
 
     def _switch(self, change: int) -> Step:
@@ -252,6 +265,7 @@ class Worker:
             parts=tuple((number, part) for number, part in self.parts if number != change),
             loading=self.loading - {change},
             early=self.early - {change},
+            retired=self.retired - {change},
             switched=self.switched - {change},
         )
 

@@ -46,8 +46,6 @@ class Configuration:
         self._loaded: dict[int, _Loaded] = {}
         self._switched: set[int] = set()
         self._base: frozenset[int] = frozenset()
-        self.generation = 0
-        """Grows with every change of the configuration; caches go by it."""
 
     def load(self, change: int, bit: int, payload: bytes) -> None:
         """Unpickle and wrap the functions of a change; raises if that is impossible."""
@@ -56,22 +54,20 @@ class Configuration:
             name: make_call(self._specs[name], function)
             for name, function in shipped.functions.items()
         }
-        self._loaded[change] = _Loaded(1 << bit, calls, shipped.entries)
+        entry = _Loaded(1 << bit, calls, shipped.entries)
+        self._loaded = {**self._loaded, change: entry}  # the data thread may be reading the old one
 
     def switch(self, change: int) -> None:
         """Stamp rows that enter the change's components from now on."""
         self._switched.add(change)
-        self.generation += 1
 
     def drop(self, change: int) -> None:
-        """Forget a change that was aborted; one that was retired stays, as part of the base."""
-        if change not in self._switched:
-            self._loaded.pop(change, None)
+        """Forget a change that was aborted."""
+        self._loaded = {number: kept for number, kept in self._loaded.items() if number != change}
 
     def begin(self, base: Iterable[int]) -> None:
         """A task begins, and with it the base of its batch."""
         self._base = frozenset(base)
-        self.generation += 1
 
     def bits_of(self, operator: str) -> int:
         """The bits that decide which version of an operator a row gets; 0: all rows get one."""
@@ -80,6 +76,10 @@ class Configuration:
             if operator in self._loaded[change].calls:
                 bits |= self._loaded[change].bit
         return bits
+
+    def changes(self, bits: int) -> list[int]:
+        """The changes in transition that some bits stand for."""
+        return [change for change in self._in_transition() if self._loaded[change].bit & bits]
 
     def stamp_on(self, edge: int) -> int:
         """The bits to set on rows that come in over an edge."""

@@ -89,6 +89,7 @@ def _filter(spec: OperatorSpec, function: Function) -> Call:
 def _split(spec: OperatorSpec, function: Function) -> Call:
     def call(batch: pa.RecordBatch) -> Output:
         branches = np.asarray(_column(spec, function, batch), dtype=np.int64)
+        _check_range(spec, "branch", branches, spec.branches)
         return Output(batch, None, branches)
 
     return call
@@ -113,6 +114,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
                 "the number of the input row that it comes from",
             )
         parents = np.asarray(made[PARENT], dtype=np.int64)
+        _check_range(spec, f"number in {PARENT!r}", parents, batch.num_rows)
         return Output(_to_arrow(spec, made), parents)
 
     return by_row if spec.style is Style.ROW else by_batch
@@ -128,6 +130,15 @@ def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> An
             spec.name, f"the function returned {len(values)} values for {batch.num_rows} rows"
         )
     return values
+
+
+def _check_range(spec: OperatorSpec, what: str, values: Integers, end: int) -> None:
+    """Refuse numbers that point nowhere, instead of losing rows."""
+    wrong = values[(values < 0) | (values >= end)]
+    if len(wrong):
+        raise OperatorError(
+            spec.name, f"it returned the {what} {wrong[0]}; there are 0 to {end - 1}"
+        )
 
 
 def _to_style(spec: OperatorSpec, batch: pa.RecordBatch) -> Any:  # noqa: ANN401

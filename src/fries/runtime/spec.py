@@ -40,8 +40,13 @@ class OperatorSpec:
     name: str
     kind: Kind
     schema: pa.Schema
+    """Columns that it gives."""
     function: Function | None = None
     style: Style = Style.ROW
+    branches: int = 1
+    """Of a split: how many."""
+    takes: pa.Schema | None = None
+    """Columns that it gets, where a dry run must know them."""
 
 
 @dataclass(frozen=True)

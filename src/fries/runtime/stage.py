@@ -55,8 +55,8 @@ class Stage:
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
-        self.last_old: dict[str, float] = {}
-        """By operator, when it last worked for a row that lacked a change in transition."""
+        self.last_old: dict[int, float] = {}
+        """By change, when one of its targets last used the version from before it."""
 
     def run(self, edge: EdgeSpec, rows: Chunk) -> Iterator[tuple[EdgeSpec, Chunk]]:
         """Push rows that came over an edge through the stage; what leaves it comes out."""
@@ -106,9 +106,11 @@ class Stage:
             if self._recorder is not None:
                 version = self._configuration.version(operator.name, mask)
                 self._recorder.record(operator.name, version, part)
-            if mask != bits:
-                self.last_old[operator.name] = time.time()
             output = self._configuration.call(operator.name, mask)(part.batch)
+            if mask != bits:
+                now = time.time()
+                for change in self._configuration.changes(bits & ~mask):
+                    self.last_old[change] = now
             yield part.children(output), output.branches
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fries.errors import SimulationError
 from fries.graph import Emits, Graph
 
 _MASK = (1 << 64) - 1
@@ -23,6 +24,15 @@ class Behaviour:
     """Share of the tuples that an operator lets pass."""
     joins: int = 1
     """A unique operator emits when this many tuples of a transaction have arrived."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no operator can do; a fanout of 0 emits nothing, and is fine."""
+        if self.fanout < 0:
+            raise SimulationError(f"a fanout of {self.fanout} is negative; give 0 or more")
+        if not 0.0 <= self.selectivity <= 1.0:
+            raise SimulationError(f"a selectivity of {self.selectivity} is no share; give 0 to 1")
+        if self.joins < 1:
+            raise SimulationError(f"{self.joins} tuples cannot be joined; give joins of 1 or more")
 
 
 def mix(value: int) -> int:

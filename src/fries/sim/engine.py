@@ -11,6 +11,7 @@ The control plane is in :mod:`fries.sim.control`, failures are in :mod:`fries.si
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -86,11 +87,28 @@ class Simulation:
         heapq.heappush(self._heap, (time, self._sequence, action, arguments))
 
     def run(self, until: float | None = None) -> None:
-        """Go on until some moment, or until nothing more happens."""
+        """Go on until some moment, or until nothing more happens, if that ever comes."""
+        self._check_end(until)
         while self.step(until):
             pass
         if until is not None:
             self.now = max(self.now, until)
+
+    def _check_end(self, until: float | None) -> None:
+        """Refuse to run for ever: timers start again and again, and so do sources."""
+        if until is not None:
+            if not math.isfinite(until):
+                raise SimulationError(f"{until} s is no moment to run until; give a finite one")
+            return
+        setup = self.setup
+        reasons = {
+            "checkpoint_interval": setup.checkpoint_interval is not None,
+            "batch_interval": setup.batch_interval is not None,
+            "no most_tuples": setup.most_tuples is None,
+        }
+        endless = ", ".join(reason for reason, holds in reasons.items() if holds)
+        if endless:
+            raise SimulationError(f"this simulation never ends ({endless}); give run an until")
 
     def step(self, until: float | None = None) -> bool:
         """One event; ``False`` if there is none left before ``until``."""
@@ -119,6 +137,8 @@ class Simulation:
 
     def request(self, time: float, plan: Plan) -> None:
         """Reconfigure at some moment that is still to come."""
+        if not math.isfinite(time):
+            raise SimulationError(f"{time} s is no moment for a request; give a finite one")
         if time < self.now:
             raise SimulationError(f"a request at {time} s is in the past; it is {self.now} s now")
         self.at(time, self.control.request, plan)

@@ -3,12 +3,16 @@
 Sources emit a few tuples, workers take from their channels in any order, control messages
 arrive whenever they like. States are immutable; :mod:`fries.sim.explore` walks them.
 
-Three things are fixed without loss: all changes are prepared from the start and their
-commit messages are under way (a late request is a slow commit message, except to a
-checkpoint that it cancels: see ``late``); answers reach the controller at once (a slow
-answer is a slow message that it causes); and the messages that no tuple can notice
-(PREPARE, ABORT, RETIRE) arrive at once. A blocking operator does not wait for all its
+Three things are fixed without loss: all changes are requested at the start, and unless they
+wait for one before them their commit messages are under way (a late request is a slow commit
+message, except to a checkpoint that it cancels: see ``late``); answers reach the controller
+at once (a slow answer is a slow message that it causes); and the messages that no tuple can
+notice (PREPARE, ABORT, RETIRE) arrive at once. A blocking operator does not wait for all its
 input, which only adds interleavings; what leaves it begins a new transaction.
+
+One thing is fixed with a loss: a tagged change is over only while no tuple without its bit is
+on a channel from or behind its components, whether it came through them or past them. An
+engine may know earlier that no old tuple can meet a target, and let a waiting change begin.
 """
 
 from __future__ import annotations
@@ -21,14 +25,17 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from fries.errors import SimulationError
 from fries.graph import Graph
+from fries.mcs import reaching
 from fries.plan import CommitPoint, Plan, Propagation
 from fries.protocol.controller import (
     CheckpointComplete,
     CheckpointDue,
     Controller,
     ControllerEvent,
+    Drained,
     Heard,
     Joined,
+    Phase,
     Record,
     Send,
 )
@@ -99,7 +106,11 @@ Queues: TypeAlias = "tuple[tuple[Message, ...], ...]"
 
 
 class Action(NamedTuple):
-    """One step of an interleaving: ``kind`` is emit, take, deliver, request or checkpoint."""
+    """One step of an interleaving: emit, take, deliver, drain, request or checkpoint.
+
+    ``where`` is the worker that emits or gets a message, the channel to take from, or the
+    change that has drained.
+    """
 
     kind: str
     where: int
@@ -131,6 +142,9 @@ class State(NamedTuple):
     workers: tuple[Worker, ...]
     blocked: tuple[frozenset[int], ...]
     versions: tuple[int, ...]
+    """By worker, the changes in its base: all but tagged ones that are not over."""
+    tags: tuple[int, ...]
+    """By worker, the bits of the tagged changes of its operator that are not over."""
     arrivals: frozenset[Arrivals]
     controller: Controller
     requests: int
@@ -159,14 +173,12 @@ class Model:
             for number, plan in enumerate(scenario.plans, 1)
             if plan.propagation is Propagation.TAGS
         )
-        self._tag_bits = {
-            name: sum(
-                1 << number
-                for number, plan in enumerate(scenario.plans, 1)
-                if plan.propagation is Propagation.TAGS and name in plan.targets
-            )
-            for name in self.graph.order
+        self._draining = {
+            number: self._from_components(plan)
+            for number, plan in enumerate(scenario.plans, 1)
+            if plan.propagation is Propagation.TAGS
         }
+        """Per tagged change, the channels and workers where its old tuples may be."""
 
     @cached_property
     def initial(self) -> State:
@@ -186,6 +198,7 @@ class Model:
             ),
             blocked=(frozenset(),) * count,
             versions=(0,) * count,
+            tags=(0,) * count,
             arrivals=frozenset(),
             controller=Controller(guard=self.scenario.guard),
             requests=len(self.scenario.plans),
@@ -212,6 +225,8 @@ class Model:
         for worker, link in enumerate(state.links):
             if link:
                 yield Action("deliver", worker)
+        for change in self._drained(state):
+            yield Action("drain", change)
         if state.requests:
             yield Action("request", 0)
         if state.checkpoints:
@@ -226,6 +241,8 @@ class Model:
                 return self._process(state, worker, None, Item(txn, mix(txn)))
             case Action("take", number):
                 return self._take(state, number)
+            case Action("drain", change):
+                return self._control(state, Drained(change))
             case Action("deliver", worker):
                 message, *left = state.links[worker]
                 state = state._replace(links=_put(state.links, worker, tuple(left)))
@@ -239,7 +256,8 @@ class Model:
     def finished(self, state: State) -> bool:
         """Whether nothing is left over: otherwise a state without actions is a deadlock."""
         queued = any(state.pending) or any(state.channels) or any(state.links)
-        return not queued and not any(state.blocked) and not state.controller.unsaved
+        under_way = state.requests or state.controller.changes or state.controller.unsaved
+        return not queued and not any(state.blocked) and not under_way
 
     def mixed_checkpoint(self, state: State) -> bool:
         """Whether some complete checkpoint holds old and new configurations of one change."""
@@ -271,6 +289,51 @@ class Model:
         state = state._replace(requests=state.requests - 1)
         return self._control(state, self.topology.request(plan))
 
+    def _from_components(self, plan: Plan) -> tuple[frozenset[int], frozenset[int]]:
+        """Channels out of, and workers of, a plan's members and all that lies behind them.
+
+        What leaves a blocking operator is stamped anew where it enters a component.
+        """
+        behind = reaching(self.graph.pipelined, plan.members, forward=True)
+        workers = [w.number for w in self.topology.workers if w.operator in behind]
+        return (
+            frozenset(
+                number
+                for worker in workers
+                if not self.graph[self.topology.workers[worker].operator].blocking
+                for number in self.topology.outputs[worker]
+            ),
+            frozenset(workers),
+        )
+
+    def _drained(self, state: State) -> Iterator[int]:
+        """The tagged changes that are over as soon as the controller hears of it."""
+        for change in state.controller.changes:
+            switched = change.phase is Phase.COMMITTED and not change.waiting
+            if change.tagged and switched and not self._old_left(state, change.number):
+                yield change.number
+
+    def _old_left(self, state: State, change: int) -> bool:
+        """Whether a tuple without a change's bit may still meet or leave a target of it."""
+        channels, workers = self._draining[change]
+        for number in channels:
+            for message in state.channels[number]:
+                if isinstance(message, Item) and not message.tag >> change & 1:
+                    return True
+        return any(
+            entry.worker in workers and not entry.tag >> change & 1 and self._awaited(state, entry)
+            for entry in state.arrivals
+        )
+
+    def _awaited(self, state: State, entry: Arrivals) -> bool:
+        """Whether a unique operator may yet emit: tuples are missing and some are under way."""
+        operator = self.topology.workers[entry.worker].operator
+        return entry.seen < self._behaviour(operator).joins and any(
+            isinstance(message, Item) and message.txn == entry.txn
+            for queue in state.channels
+            for message in queue
+        )
+
     def _take(self, state: State, number: int) -> State:
         worker = self.topology.channels[number].target
         message, *rest = state.channels[number]
@@ -287,7 +350,7 @@ class Model:
         """One data operation: stamp the tuple at an entry, process it, emit."""
         operator = self.topology.workers[worker].operator
         item = item._replace(tag=item.tag | self._stamp(state.workers[worker], channel))
-        version = state.versions[worker] + (item.tag & self._tag_bits[operator]).bit_count()
+        version = state.versions[worker] + (item.tag & state.tags[worker]).bit_count()
         state = state._replace(history=state.history | {Operation(item.txn, operator, version)})
         if not self.graph[operator].unique:
             return self._emit(state, worker, item)
@@ -331,6 +394,8 @@ class Model:
         for instruction in instructions:
             match instruction:
                 case Send(name, (Prepare() | Retire() | Abort()) as message):
+                    if isinstance(message, Retire):
+                        state = self._fold(state, self._numbers[name], message.change)
                     state = self._tell(state, self._numbers[name], Received(message))
                 case Send(name, message):
                     worker = self._numbers[name]
@@ -341,6 +406,22 @@ class Model:
                 case Record():
                     pass
         return state
+
+    def _fold(self, state: State, worker: int, change: int) -> State:
+        """Make a tagged change that is over part of a target's base; its bit is dropped next."""
+        version = state.versions[worker] + (state.tags[worker] >> change & 1)
+        return state._replace(versions=_put(state.versions, worker, version))
+
+    def _marked(self, state: State, worker: int) -> int:
+        """How often a worker switched by markers: its version without what was folded in."""
+        open_changes = {change.number for change in state.controller.changes}
+        operator = self.topology.workers[worker].operator
+        folded = sum(
+            operator in self.scenario.plans[number - 1].targets
+            for number in self._draining
+            if number <= state.controller.last and number not in open_changes
+        )
+        return state.versions[worker] - folded
 
     def _tell(self, state: State, worker: int, event: WorkerEvent) -> State:
         """Drive a worker's machine and carry out its instructions."""
@@ -354,7 +435,10 @@ class Model:
         match instruction:
             case Reply(message):
                 return self._control(state, Heard(self.topology.workers[worker].name, message))
-            case Load(change, _):
+            case Load(change, part):
+                if part.targets:
+                    tags = state.tags[worker] | 1 << change & self._tagged
+                    state = state._replace(tags=_put(state.tags, worker, tags))
                 return self._tell(state, worker, Loaded(change))
             case Switch(change, targets):
                 updated = bool(targets) and not self._tagged >> change & 1
@@ -369,12 +453,13 @@ class Model:
                 blocked = state.blocked[worker] - channels
                 return state._replace(blocked=_put(state.blocked, worker, blocked))
             case TakeSnapshot(checkpoint):
-                snapshot = (checkpoint, worker, state.versions[worker])
+                snapshot = (checkpoint, worker, self._marked(state, worker))
                 state = state._replace(snapshots=state.snapshots | {snapshot})
                 outputs = tuple(self.topology.outputs[worker])
                 return self._broadcast(state, outputs, Barrier(checkpoint))
-            case Drop():
-                return state
+            case Drop(change):
+                tags = state.tags[worker] & ~(1 << change)
+                return state._replace(tags=_put(state.tags, worker, tags))
 
     def _broadcast(self, state: State, numbers: tuple[int, ...], message: Message) -> State:
         channels = list(state.channels)

@@ -83,9 +83,12 @@ class Setup:
         blocking = [op.name for op in self.graph if op.blocking]
         if blocking:
             raise SimulationError(
-                f"{blocking[0]!r} is blocking, and nothing is simulated across it; simulate each "
-                "of the graph's regions by itself"
+                f"{blocking[0]!r} is blocking, and nothing is simulated across it; simulate "
+                "graph.pipelined, in which each region stands by itself"
             )
+        for name in self.rates:
+            if not self.graph[name].source:
+                raise SimulationError(f"{name!r} is no source and takes no rate; drop it")
         for source in self.graph.sources:
             if source in self.costs:
                 raise SimulationError(f"source {source!r} has a rate and needs no cost; drop it")
@@ -114,7 +117,7 @@ class Setup:
         starts = [rate.start for rate in rates]
         if not starts:
             raise SimulationError(f"source {source!r} has no rate; give it one in rates")
-        if starts[0] > 0.0 or starts != sorted(starts):
+        if not all(map(_is_time, starts)) or starts[0] > 0.0 or starts != sorted(starts):
             raise SimulationError(f"the rates of {source!r} must start at 0 and be in order")
 
 

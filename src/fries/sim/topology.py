@@ -100,11 +100,7 @@ class Topology:
     def _parts(self, plan: Plan, component: Component) -> list[tuple[str, Part]]:
         tagged = plan.propagation is Propagation.TAGS
         inside = {(edge.source, edge.target) for edge in component.edges}
-        entered = {  # also behind a blocking operator, which plans do not see
-            name
-            for name in component.members
-            if any((edge.source, name) not in inside for edge in self.graph.inputs(name))
-        }
+        entered = {edge.target for edge in component.entries}
         parts = []
         for name in component.members:
             head = name in component.heads or (tagged and name in entered)

@@ -1,0 +1,1 @@
+"""The paper's experiments: results as data, as tables, and as figures."""

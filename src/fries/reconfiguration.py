@@ -1,0 +1,48 @@
+"""The handle of a reconfiguration that is under way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fries.control.changes import Change
+from fries.errors import AbortedError
+from fries.plan import Plan
+from fries.protocol.controller import Phase
+
+
+@dataclass(frozen=True)
+class Reconfiguration:
+    """How a reconfiguration goes. Times are seconds."""
+
+    plan: Plan
+    _change: Change
+
+    @property
+    def state(self) -> str:
+        """``queued``, ``preparing``, ``committed``, ``done`` or ``aborted``."""
+        return self._change.phase.value
+
+    @property
+    def delay(self) -> float | None:
+        """From the request until the last running worker had switched; ``None`` before that."""
+        settled = self._change.settled
+        return None if settled is None else settled - self._change.requested
+
+    @property
+    def switches(self) -> dict[str, float]:
+        """By worker, how long after the request it switched."""
+        begin = self._change.requested
+        return {worker: moment - begin for worker, moment in self._change.switched.items()}
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all workers have switched; ``False`` if that takes too long.
+
+        Raises :class:`~fries.errors.AbortedError`, with the traceback of the worker that
+        could not load a function, if nothing was changed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        settled = self._change.wait(deadline)
+        if self._change.phase is Phase.ABORTED:
+            raise AbortedError(self._change.reason)
+        return settled

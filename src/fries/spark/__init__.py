@@ -1,0 +1,1 @@
+"""The only package that imports PySpark: stages as Spark tasks."""

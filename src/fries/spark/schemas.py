@@ -1,0 +1,26 @@
+"""Schemas between Spark and Arrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from fries.errors import TraitError
+
+
+def arrow_schema(schema: str | StructType) -> pa.Schema:
+    """A Spark schema, or its text such as ``"user long, amount double"``, as an Arrow schema.
+
+    Every column may hold nulls: what functions return is theirs to decide.
+    """
+    parsed = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise TraitError(f"schema {schema!r}", 'name the columns, as in "user long, p double"')
+    fields = to_arrow_schema(parsed, timezone="UTC")
+    return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """An Arrow schema as a Spark schema."""
+    return from_arrow_schema(schema)

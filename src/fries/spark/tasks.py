@@ -1,0 +1,102 @@
+"""A stage as a Spark task: what ``mapInArrow`` runs in a Python worker.
+
+A worker process keeps one connection to the controller for each flow, and with it the
+configuration, for as long as Spark reuses the process. Every task announces itself first and
+begins with the base of its batch; if the connection is gone, the next task makes a new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from fries.control.client import ControlClient
+from fries.control.messages import Ended
+from fries.runtime.chunks import Chunk
+from fries.runtime.configuration import Configuration
+from fries.runtime.spec import EdgeSpec, OperatorSpec, StageSpec
+from fries.runtime.stage import Stage
+
+EDGE: Final = "_edge"
+"""Column that tells which edge a row travels on, where several edges meet."""
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local property in which Structured Streaming tells tasks the number of their micro-batch."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """How the workers of a flow find its controller and prove themselves; travels in closures."""
+
+    flow: str
+    address: tuple[str, int]
+    secret: bytes = field(repr=False)
+    operators: tuple[OperatorSpec, ...]
+
+
+class Host:
+    """What a worker process keeps for a flow between its tasks."""
+
+    def __init__(self, session: Session) -> None:
+        self.configuration = Configuration(session.operators)
+        self.client = ControlClient(
+            session.address, session.secret, session.flow, self.configuration
+        )
+
+
+_hosts: dict[tuple[str, int], Host] = {}
+"""By flow and process: a fork must not share its parent's connection."""
+
+
+def host_of(session: Session) -> Host:
+    """The host of a flow in this process, connected."""
+    place = session.flow, os.getpid()
+    host = _hosts.get(place)
+    if host is None or host.client.broken:
+        host = _hosts[place] = Host(session)
+    return host
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """A stage without a key, left over one edge; ``feed`` are the edges that sources come over."""
+
+    session: Session
+    stage: StageSpec
+    feed: tuple[EdgeSpec, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process the rows of a partition."""
+        context = TaskContext.get()
+        assert context is not None, "a stage runs in a Spark task"
+        batch = int(context.getLocalProperty(BATCH_ID) or 0)
+        partition = context.partitionId()
+        host = host_of(self.session)
+        go = host.client.begin(batch, self.stage.number, partition)
+        host.configuration.begin(go.base)
+        stage = Stage(self.stage, host.configuration, host.client)
+        try:
+            for rows in batches:
+                for edge, part in self._by_edge(rows):
+                    made = [chunk.batch for _, chunk in stage.run(edge, Chunk.fresh(part))]
+                    yield from (
+                        pa.Table.from_batches(made).combine_chunks().to_batches() if made else ()
+                    )
+        finally:
+            host.client.ended(Ended(batch, self.stage.number, partition, stage.last_old))
+
+    def _by_edge(self, rows: pa.RecordBatch) -> Iterator[tuple[EdgeSpec, pa.RecordBatch]]:
+        """The rows of each source, with its own columns."""
+        if len(self.feed) == 1:
+            yield self.feed[0], rows
+            return
+        schemas = {spec.name: spec.schema for spec in self.stage.operators}
+        for edge in self.feed:
+            mine = rows.filter(pc.equal(rows[EDGE], pa.scalar(edge.number, pa.int32())))
+            schema = schemas[edge.target]
+            yield edge, mine.select(schema.names).cast(schema)

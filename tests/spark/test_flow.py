@@ -1,0 +1,241 @@
+"""Flows on a real Spark: plain results, changes in the middle of a batch, refusals."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fries.errors import (
+    AbortedError,
+    AlreadyAppliedError,
+    DuplicateOperatorError,
+    EmptyUpdateError,
+    NotRunningError,
+    TraitError,
+    UnknownOperatorError,
+    UpdateRefusedError,
+)
+from fries.flow import Flow
+
+pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
+PATIENCE = 60.0
+"""Seconds until a test gives up waiting: only a bug takes that long."""
+NumberedRow = dict[str, Any]
+
+
+def set_a(version: int, seconds: float = 0.0) -> Callable[[NumberedRow], NumberedRow]:
+    def function(row: NumberedRow) -> NumberedRow:
+        time.sleep(seconds)
+        return {**row, "a": version}
+
+    return function
+
+
+def set_b(version: int) -> Callable[[NumberedRow], NumberedRow]:
+    return lambda row: {**row, "b": version}
+
+
+def numbered(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 2).selectExpr("id", "-1L AS a", "-1L AS b")
+
+
+def chain(flow: Flow, rows: DataFrame, seconds: float = 0.0) -> DataFrame:
+    """Source -> A -> B, where A takes its time and both leave their version."""
+    return flow.output(flow.source("rows", rows).map("A", set_a(0, seconds)).map("B", set_b(0)))
+
+
+@pytest.fixture
+def flow() -> Iterator[Flow]:
+    made = Flow("test")
+    yield made
+    made.stop()
+
+
+class Running:
+    """A batch job in a thread of its own."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._rows: list[Row] = []
+        self._thread = threading.Thread(target=lambda: self._rows.extend(frame.collect()))
+        self._thread.start()
+
+    def rows(self) -> list[Row]:
+        """Its result, when it has ended."""
+        self._thread.join()
+        return self._rows
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def newest(query: StreamingQuery) -> int:
+    """The number of the newest finished micro-batch."""
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
+
+
+def runs(flow: Flow) -> bool:
+    return len(flow.workers) == 2
+
+
+def test_results_equal_those_of_plain_spark(spark: SparkSession, flow: Flow) -> None:
+    users = spark.range(100).selectExpr("id", "id % 7 AS kind")
+    more = spark.range(100, 130).selectExpr("id", "'x' AS note")
+    first = flow.source("users", users)
+    second = flow.source("more", more).map(
+        "named",
+        lambda row: {"id": row["id"], "kind": len(row["note"])},
+        schema="id long, kind long",
+    )
+    both = first.union("both", second)
+    even, odd = both.split("parity", lambda row: row["id"] % 2)
+    twice = even.flat_map("twice", lambda row: [row, {**row, "kind": -1}])
+    kept = odd.filter("kept", lambda batch: batch["kind"].to_numpy() > 2, batch="arrow")
+    scored = twice.union("together", kept).map(
+        "scored", lambda frame: frame.assign(score=frame["kind"] * 1.5), batch="pandas"
+    )
+    found = flow.output(scored)
+
+    plain = users.unionByName(more.selectExpr("id", "cast(length(note) AS long) AS kind"))
+    evens, odds = plain.where("id % 2 = 0"), plain.where("id % 2 = 1 AND kind > 2")
+    expected = (
+        evens.unionByName(evens.withColumn("kind", F.lit(-1).cast("long")))
+        .unionByName(odds)
+        .withColumn("score", F.col("kind") * F.lit(1.5))
+    )
+    assert found.dtypes == expected.dtypes
+    assert sorted(found.collect()) == sorted(expected.collect())
+
+
+def test_a_stream_used_twice_is_replicated(spark: SparkSession, flow: Flow) -> None:
+    rows = flow.source("rows", numbered(spark, 10))
+    copy = rows.replicate("RE")
+    left, right = copy.map("L", set_a(1)), copy.map("R", set_a(2))
+    found = flow.output(left.union("U", right)).collect()
+    assert sorted((row.id, row.a) for row in found) == [(n, a) for n in range(10) for a in (1, 2)]
+    assert str(flow.plan({"L": set_a(3), "R": set_a(3)}).components[0].heads) == "('RE',)"
+
+
+@pytest.mark.parametrize("scheduler", ["fries", "fries_unpruned", "epoch", "multi_version"])
+def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
+    spark: SparkSession, flow: Flow, scheduler: str
+) -> None:
+    running = Running(chain(flow, numbered(spark, 1200), 0.002))
+    until(lambda: runs(flow))
+    change = flow.reconfigure({"A": set_a(1, 0.002), "B": set_b(1)}, scheduler)
+    assert change.wait(PATIENCE)
+    undone = flow.reconfigure({"A": set_a(2, 0.002), "B": set_b(2)}, scheduler)
+    assert undone.wait(PATIENCE), "the same components: no need to wait for the end of the batch"
+    rows = running.rows()
+    assert sorted(row.id for row in rows) == list(range(1200)), "no row lost, none twice"
+    assert {(row.a, row.b) for row in rows} <= {(0, 0), (1, 1), (2, 2)}
+    assert {row.a for row in rows} >= {1, 2}
+    assert change.state == "committed", "a batch job is one batch"
+    assert change.delay is not None
+    assert len(change.switches) == 2
+
+
+def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+    frame = chain(flow, rows.selectExpr("value AS id", "-1L AS a", "-1L AS b"), 0.001)
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="500 milliseconds")
+        .start()
+    )
+    try:
+        until(lambda: flow.workers)
+        first = flow.reconfigure({"A": set_a(1), "B": set_b(1)})
+        until(lambda: first.state == "done")
+        second = flow.reconfigure({"A": set_a(2), "B": set_b(2)}, "mini_batch")
+        until(lambda: second.state == "done")
+        done = newest(query)
+        until(lambda: newest(query) > done + 1)
+    finally:
+        query.stop()
+    written = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(row.id for row in written) == list(range(len(written)))
+    by_id = [(row.a, row.b) for row in sorted(written)]
+    assert set(by_id) <= {(0, 0), (1, 1), (2, 2)}
+    assert by_id[-1] == (2, 2)
+
+
+def test_bad_updates_are_refused_and_the_job_goes_on(spark: SparkSession, flow: Flow) -> None:
+    running = Running(chain(flow, numbered(spark, 2000), 0.002))
+    until(lambda: runs(flow))
+    with pytest.raises(UnknownOperatorError, match="no operator named 'C'"):
+        flow.reconfigure({"C": set_a(1)})
+    with pytest.raises(EmptyUpdateError):
+        flow.reconfigure({})
+    with pytest.raises(UpdateRefusedError, match="no function to replace"):
+        flow.reconfigure({"rows": set_a(1)})
+    lock = threading.Lock()
+    with pytest.raises(UpdateRefusedError, match="cannot be pickled"):
+        flow.reconfigure({"A": lambda row: (lock.locked(), row)[1]})
+    with pytest.raises(AbortedError, match="no_such_module"):
+        flow.reconfigure({"A": _needs("no_such_module")}).wait(PATIENCE)
+    good = {"B": set_b(1)}
+    assert flow.reconfigure(good).wait(PATIENCE)
+    with pytest.raises(AlreadyAppliedError, match="B already have these functions"):
+        flow.reconfigure(good)
+    rows = running.rows()
+    assert sorted(row.id for row in rows) == list(range(2000))
+    assert {row.b for row in rows} <= {0, 1}
+
+
+class _needs:  # noqa: N801 - used as a function
+    """A function whose worker cannot import what it needs."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, (self.module,)
+
+    def __call__(self, row: NumberedRow) -> NumberedRow:
+        return row
+
+
+def test_a_dry_run_refuses_columns_that_do_not_fit(spark: SparkSession, flow: Flow) -> None:
+    def add(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(a=frame["a"] + 1)
+
+    rows = flow.source("rows", numbered(spark, 10)).map("A", add, batch="pandas")
+    flow.output(rows)
+    with pytest.raises(UpdateRefusedError, match="dry run on an empty batch failed"):
+        flow.reconfigure({"A": lambda frame: frame[["id"]]})
+    with pytest.raises(NotRunningError, match="start its query first"):
+        flow.reconfigure({"A": lambda frame: frame.assign(a=1)})
+
+
+def test_bad_flows_are_refused(spark: SparkSession, flow: Flow) -> None:
+    rows = flow.source("rows", numbered(spark, 10))
+    with pytest.raises(DuplicateOperatorError):
+        rows.map("rows", set_a(1))
+    other = rows.map("other", lambda row: {"x": 1}, schema="x long")
+    with pytest.raises(TraitError, match="make names, order and types equal"):
+        rows.union("U", other)
+    with pytest.raises(TraitError, match="dry run on an empty batch failed"):
+        rows.map("broken", lambda frame: frame["missing"], batch="pandas")
+    with pytest.raises(NotRunningError):
+        flow.reconfigure({"other": set_a(1)})
+    flow.output(other)
+    with pytest.raises(TraitError, match="its output is built"):
+        rows.map("late", set_a(1))
