@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def checking(operations: int = 1_000_000) -> list[Row]:
     rows = []
     for updates in (1, 20):
         trace = consistent_trace(operations, updates)
-        seconds = best(lambda trace=trace: check_trace(trace))  # type: ignore[misc]
+        seconds = best(partial(check_trace, trace))
         verdict = check_trace(trace)
         if not verdict.serializable:
             raise AssertionError("the generated trace is consistent by construction")

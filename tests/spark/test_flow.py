@@ -133,14 +133,14 @@ def test_a_stream_used_twice_is_replicated(spark: SparkSession, flow: Flow) -> N
 def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
     spark: SparkSession, flow: Flow, scheduler: str
 ) -> None:
-    running = Running(chain(flow, numbered(spark, 1200), 0.002))
+    running = Running(chain(flow, numbered(spark, 4000), 0.002))
     until(lambda: runs(flow))
     change = flow.reconfigure({"A": set_a(1, 0.002), "B": set_b(1)}, scheduler)
     assert change.wait(PATIENCE)
     undone = flow.reconfigure({"A": set_a(2, 0.002), "B": set_b(2)}, scheduler)
     assert undone.wait(PATIENCE), "the same components: no need to wait for the end of the batch"
     rows = running.rows()
-    assert sorted(row.id for row in rows) == list(range(1200)), "no row lost, none twice"
+    assert sorted(row.id for row in rows) == list(range(4000)), "no row lost, none twice"
     assert {(row.a, row.b) for row in rows} <= {(0, 0), (1, 1), (2, 2)}
     assert {row.a for row in rows} >= {1, 2}
     assert change.state == "committed", "a batch job is one batch"
