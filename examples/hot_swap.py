@@ -3,6 +3,7 @@
 Run it with ``python examples/hot_swap.py``.
 """
 
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,7 +30,8 @@ def decide(version: int) -> fries.Function:
 
 def main() -> None:
     """Score 6,000 payments in one long batch, and change model and rule in the middle."""
-    flow = fries.Flow("payments")
+    folder = tempfile.mkdtemp(prefix="fries-audit-")
+    flow = fries.Flow("payments", audit=folder)
     spark = (
         SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     )
@@ -57,6 +59,7 @@ def main() -> None:
     job.join()
     for (scored, decided), count in sorted(rows[0].items()):
         print(f"{count:5d} payments scored by version {scored} and decided by version {decided}")
+    print(f"audit: {flow.audit()}")
     flow.stop()
     spark.stop()
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from fries.reconfiguration import Reconfiguration
+    from fries.serializability import Verdict
     from fries.spark.engine import Engine
 
 BatchStyle = Literal["arrow", "pandas"]
@@ -116,10 +118,15 @@ class Stream:
 
 
 class Flow:
-    """A dataflow whose operators can be changed while Spark runs it."""
+    """A dataflow whose operators can be changed while Spark runs it.
 
-    def __init__(self, name: str) -> None:
+    With ``audit``, a folder that driver and workers share, every data operation is recorded
+    there, and :meth:`audit` checks that no source tuple met half of a change.
+    """
+
+    def __init__(self, name: str, audit: str | Path | None = None) -> None:
         self.name = name
+        self._audit = None if audit is None else str(Path(audit).absolute())
         self._operators: dict[str, OperatorSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._sources: dict[str, DataFrame] = {}
@@ -143,7 +150,7 @@ class Flow:
         graph = self.graph
         specs = tuple(self._operators[name] for name in graph.order if name != OUTPUT)
         stage = StageSpec(0, specs, tuple(self._edges))
-        self._engine = Engine(self.name, stage, self._sources, stream.schema)
+        self._engine = Engine(self.name, stage, self._sources, stream.schema, self._audit)
         return self._engine.dataframe()
 
     @property
@@ -172,6 +179,12 @@ class Flow:
         if self._engine is None:
             raise NotRunningError(self.name)
         return self._engine.reconfigure(self.plan(updates, scheduler), updates, timeout)
+
+    def audit(self) -> Verdict:
+        """Check what has been recorded: that every change was all or nothing for every tuple."""
+        if self._engine is None:
+            raise NotRunningError(self.name)
+        return self._engine.audit()
 
     def stop(self) -> None:
         """Close the control channel. A running query goes on with what it has, for its batch."""

@@ -9,6 +9,7 @@ matters to :mod:`fries.serializability`.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,3 +180,14 @@ class TraceBuilder:
             updates=tuple(dict(update) for update in updates),
             labels=labels or Labels(),
         )
+
+
+def updates_of(changes: Iterable[Iterable[str]]) -> list[dict[str, int]]:
+    """The version that each of several changes, given by its targets, makes of them."""
+    made: Counter[str] = Counter()
+    updates = []
+    for targets in changes:
+        names = tuple(targets)
+        made.update(names)
+        updates.append({name: made[name] for name in names})
+    return updates

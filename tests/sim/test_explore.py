@@ -31,8 +31,9 @@ from fries.schedulers import (
     scheduler,
 )
 from fries.sim.behaviour import Behaviour
-from fries.sim.explore import explore, judge, random_walk, updates_of
+from fries.sim.explore import explore, judge, random_walk
 from fries.sim.model import Action, Model, Operation, Scenario, State
+from fries.trace import updates_of
 from fries.workloads.graphs import (
     join_split_example,
     replicate_cases,
@@ -675,7 +676,7 @@ def test_a_random_walk_into_a_deadlock_says_so() -> None:
 def test_judge_reads_versions_against_the_changes_of_the_scenario() -> None:
     graph = running_example()
     plan = fries(graph, ["FM", "MC"])
-    assert updates_of([plan, fries(graph, ["MC"]), plan]) == [
+    assert updates_of([plan.targets, ["MC"], plan.targets]) == [
         {"FM": 1, "MC": 1},
         {"MC": 2},
         {"FM": 2, "MC": 3},

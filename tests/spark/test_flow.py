@@ -131,8 +131,9 @@ def test_a_stream_used_twice_is_replicated(spark: SparkSession, flow: Flow) -> N
 
 @pytest.mark.parametrize("scheduler", ["fries", "fries_unpruned", "epoch", "multi_version"])
 def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
-    spark: SparkSession, flow: Flow, scheduler: str
+    spark: SparkSession, tmp_path: Path, scheduler: str
 ) -> None:
+    flow = Flow("audited", audit=tmp_path)
     running = Running(chain(flow, numbered(spark, 4000), 0.002))
     until(lambda: runs(flow))
     change = flow.reconfigure({"A": set_a(1, 0.002), "B": set_b(1)}, scheduler)
@@ -146,6 +147,37 @@ def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
     assert change.state == "committed", "a batch job is one batch"
     assert change.delay is not None
     assert len(change.switches) == 2
+    verdict = flow.audit()
+    flow.stop()
+    assert verdict.serializable, verdict
+    assert (verdict.transactions, verdict.operations, verdict.mixed) == (4000, 12000, 0)
+    assert [tally.new > 0 for tally in verdict.tallies] == [True, True]
+
+
+def test_an_audit_sees_one_to_many_rows_and_replicates(spark: SparkSession, tmp_path: Path) -> None:
+    flow = Flow("fan-out", audit=tmp_path)
+    rows = flow.source("rows", numbered(spark, 2000)).map("A", set_a(0, 0.002))
+    many = rows.flat_map("M", lambda row: [row, row, row]).replicate("RE")
+    left, right = many.map("L", set_b(0)), many.map("R", set_b(0))
+    running = Running(flow.output(left.union("U", right)))
+    until(lambda: runs(flow))
+    change = flow.reconfigure({"L": set_b(1), "R": set_b(1)})
+    assert change.plan.heads == ("M",), "a one-to-many ancestor starts the synchronisation"
+    assert change.wait(PATIENCE)
+    assert len(running.rows()) == 12000
+    verdict = flow.audit()
+    flow.stop()
+    assert verdict.serializable, verdict
+    assert verdict.transactions == 2000
+    assert verdict.tallies[0].new > 0
+
+
+def test_an_audit_must_be_asked_for(spark: SparkSession, flow: Flow) -> None:
+    with pytest.raises(NotRunningError):
+        flow.audit()
+    chain(flow, numbered(spark, 1))
+    with pytest.raises(TraitError, match="audit=folder"):
+        flow.audit()
 
 
 def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch(

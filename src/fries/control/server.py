@@ -85,6 +85,11 @@ class ControlServer:
         """Names of the workers that are connected now."""
         return tuple(self._peers)
 
+    def committed(self) -> list[Order]:
+        """The orders that were committed, oldest first."""
+        happened = (Phase.COMMITTED, Phase.DONE)
+        return [change.order for change in self._changes.values() if change.phase in happened]
+
     def missing(self, number: int) -> frozenset[str]:
         """The workers whose answer to a change is missing."""
         change = self._controller.change(number)

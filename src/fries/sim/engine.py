@@ -23,7 +23,6 @@ from fries.plan import Plan
 from fries.protocol.worker import BarrierArrived, MarkerArrived, Received
 from fries.sim.behaviour import mix
 from fries.sim.control import ControlPlane
-from fries.sim.explore import updates_of
 from fries.sim.metrics import Metrics, Probe
 from fries.sim.model import Barrier, Marker
 from fries.sim.recovery import Recovery
@@ -32,7 +31,7 @@ from fries.sim.setup import Setup, Spread
 from fries.sim.sources import Sources
 from fries.sim.topology import Topology
 from fries.sim.workers import Item, Message, SimWorker
-from fries.trace import Trace, TraceBuilder
+from fries.trace import Trace, TraceBuilder, updates_of
 
 OUTSIDE: Final = -1
 """The channel that a source's own tuples come over."""
@@ -335,4 +334,4 @@ class Simulation:
             for txn, version in zip(worker.txns, worker.versions, strict=True):
                 builder.record(txn, place, version)
         made = (record for _, record in sorted(self.control.records.items()) if record.committed)
-        return builder.build(updates_of(record.plan for record in made))
+        return builder.build(updates_of(record.plan.targets for record in made))

@@ -7,16 +7,13 @@ States that interleavings share are visited once, and the number of interleaving
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from fries.errors import SimulationError
-from fries.plan import Plan
 from fries.serializability import Verdict, check_trace
 from fries.sim.model import Model, Operation, Scenario, State
-from fries.trace import Trace, TraceBuilder
+from fries.trace import Trace, TraceBuilder, updates_of
 
 MOST_STATES: Final = 2_000_000
 """States after which an exploration gives up, before it eats all memory."""
@@ -97,19 +94,9 @@ def judge(scenario: Scenario, state: State) -> Verdict:
     return check_trace(_trace(scenario, state.history))
 
 
-def updates_of(plans: Iterable[Plan]) -> list[dict[str, int]]:
-    """The version that each of several changes makes of its targets."""
-    made: Counter[str] = Counter()
-    updates = []
-    for plan in plans:
-        made.update(plan.targets)
-        updates.append({target: made[target] for target in plan.targets})
-    return updates
-
-
 def _trace(scenario: Scenario, history: frozenset[Operation]) -> Trace:
     """A history as a trace for the checker."""
     builder = TraceBuilder(scenario.graph.order)
     for txn, operator, version in sorted(history):
         builder.record(txn, scenario.graph.position[operator], version)
-    return builder.build(updates_of(scenario.plans))
+    return builder.build(updates_of(plan.targets for plan in scenario.plans))

@@ -15,14 +15,23 @@ from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from fries.control.changes import Order
 from fries.control.server import ControlServer
 from fries.control.wire import new_secret
-from fries.errors import AlreadyAppliedError, NotRunningError, OperatorError, UpdateRefusedError
+from fries.errors import (
+    AlreadyAppliedError,
+    NotRunningError,
+    OperatorError,
+    TraitError,
+    UpdateRefusedError,
+)
 from fries.plan import CommitPoint, Plan
 from fries.reconfiguration import Reconfiguration
+from fries.runtime import audit
 from fries.runtime.configuration import Shipped
 from fries.runtime.functions import make_call
 from fries.runtime.spec import Function, OperatorSpec, StageSpec, Style
+from fries.serializability import Verdict, check_trace
 from fries.spark.schemas import spark_schema
 from fries.spark.tasks import EDGE, Session, StageTask
+from fries.trace import updates_of
 
 _dumps: Callable[[object], bytes] = cloudpickle.dumps
 
@@ -31,7 +40,12 @@ class Engine:
     """Runs one flow: a stage of operators between its sources and its output."""
 
     def __init__(
-        self, flow: str, stage: StageSpec, sources: Mapping[str, DataFrame], schema: pa.Schema
+        self,
+        flow: str,
+        stage: StageSpec,
+        sources: Mapping[str, DataFrame],
+        schema: pa.Schema,
+        audit_folder: str | None,
     ) -> None:
         self._stage = stage
         self._sources = sources
@@ -42,7 +56,9 @@ class Engine:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
         self._server = ControlServer(flow, new_secret(), _reachable_host(context))
         self._server.start()
-        self._session = Session(flow, self._server.address, self._server.secret, stage.operators)
+        self._session = Session(
+            flow, self._server.address, self._server.secret, stage.operators, audit_folder
+        )
 
     def dataframe(self) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
@@ -83,6 +99,17 @@ class Engine:
         )
         self._last.update(pickled)
         return Reconfiguration(plan, change)
+
+    def audit(self) -> Verdict:
+        """Check every data operation that finished tasks have recorded."""
+        if self._session.audit is None:
+            raise TraitError(
+                f"flow {self._session.flow!r}",
+                "it records nothing; make it with Flow(..., audit=folder)",
+            )
+        names = tuple(spec.name for spec in self._stage.operators)
+        plans = (order.targets for order in self._server.committed())
+        return check_trace(audit.read(self._session.audit, names, updates_of(plans)))
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 
 from fries.control.client import ControlClient
 from fries.control.messages import Ended
+from fries.runtime.audit import Audit, transactions
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.spec import EdgeSpec, OperatorSpec, StageSpec
@@ -37,6 +38,8 @@ class Session:
     address: tuple[str, int]
     secret: bytes = field(repr=False)
     operators: tuple[OperatorSpec, ...]
+    audit: str | None = None
+    """Folder for the data operations of every task; ``None``: nothing is recorded."""
 
 
 class Host:
@@ -74,23 +77,10 @@ class StageTask:
         """Process the rows of a partition."""
         context = TaskContext.get()
         assert context is not None, "a stage runs in a Spark task"
-        batch = int(context.getLocalProperty(BATCH_ID) or 0)
-        partition = context.partitionId()
-        host = host_of(self.session)
-        go = host.client.begin(batch, self.stage.number, partition)
-        host.configuration.begin(go.base)
-        stage = Stage(self.stage, host.configuration, host.client)
-        try:
-            for rows in batches:
-                for edge, part in self._by_edge(rows):
-                    made = [chunk.batch for _, chunk in stage.run(edge, Chunk.fresh(part))]
-                    yield from (
-                        pa.Table.from_batches(made).combine_chunks().to_batches() if made else ()
-                    )
-        finally:
-            host.client.ended(Ended(batch, self.stage.number, partition, stage.last_old))
+        task = _Task(self, int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId())
+        yield from task.run(batches)
 
-    def _by_edge(self, rows: pa.RecordBatch) -> Iterator[tuple[EdgeSpec, pa.RecordBatch]]:
+    def by_edge(self, rows: pa.RecordBatch) -> Iterator[tuple[EdgeSpec, pa.RecordBatch]]:
         """The rows of each source, with its own columns."""
         if len(self.feed) == 1:
             yield self.feed[0], rows
@@ -100,3 +90,39 @@ class StageTask:
             mine = rows.filter(pc.equal(rows[EDGE], pa.scalar(edge.number, pa.int32())))
             schema = schemas[edge.target]
             yield edge, mine.select(schema.names).cast(schema)
+
+
+class _Task:
+    """One execution of a stage: from its announcement to its report."""
+
+    def __init__(self, work: StageTask, batch: int, partition: int) -> None:
+        self._work = work
+        self._host = host_of(work.session)
+        self._batch, self._partition, self._rows = batch, partition, 0
+        go = self._host.client.begin(batch, work.stage.number, partition)
+        self._host.configuration.begin(go.base)
+        names = [spec.name for spec in work.session.operators]
+        self._audit = Audit(names) if work.session.audit else None
+        self._stage = Stage(work.stage, self._host.configuration, self._host.client, self._audit)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows in, rows out; the audit is kept only if all went well."""
+        number = self._work.stage.number
+        try:
+            for rows in batches:
+                for edge, part in self._work.by_edge(rows):
+                    made = [chunk.batch for _, chunk in self._stage.run(edge, self._fresh(part))]
+                    if made:
+                        yield from pa.Table.from_batches(made).combine_chunks().to_batches()
+            if self._audit is not None and self._work.session.audit:
+                task = f"{self._batch}-{number}-{self._partition}"
+                self._audit.write(self._work.session.audit, task)
+        finally:
+            last_old = self._stage.last_old
+            self._host.client.ended(Ended(self._batch, number, self._partition, last_old))
+
+    def _fresh(self, rows: pa.RecordBatch) -> Chunk:
+        if self._audit is None:
+            return Chunk.fresh(rows)
+        first, self._rows = self._rows, self._rows + rows.num_rows
+        return Chunk.fresh(rows, transactions(self._batch, self._partition, first, rows.num_rows))
