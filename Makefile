@@ -1,11 +1,11 @@
-# Every task a developer needs. `make test` does all set-up by itself.
+# Every task a developer needs. `make test` and `make demo` do all set-up by themselves.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core clean
+.PHONY: help setup test check java bench-core bench-engine demo clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -35,6 +35,12 @@ check: $(STAMP)  ## ruff and mypy --strict
 
 bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
 	$(BIN)/python -m benchmarks.core
+
+bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Spark
+	$(BIN)/python -m benchmarks.engine
+
+demo: $(STAMP) java  ## change two operators of a running Spark job, with the proof
+	$(BIN)/python examples/hot_swap.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

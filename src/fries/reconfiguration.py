@@ -30,6 +30,12 @@ class Reconfiguration:
         return None if settled is None else settled - self._change.requested
 
     @property
+    def switch_delay(self) -> float | None:
+        """The part of :attr:`delay` after the commit message: without loading functions."""
+        settled, committed = self._change.settled, self._change.committed
+        return None if settled is None or committed is None else settled - committed
+
+    @property
     def switches(self) -> dict[str, float]:
         """By worker, how long after the request it switched."""
         begin = self._change.requested
