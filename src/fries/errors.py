@@ -163,7 +163,10 @@ class NotRunningError(PlanError):
     flow: str
 
     def __str__(self) -> str:
-        return f"no worker runs flow {self.flow!r} now; start its query first"
+        return (
+            f"no worker runs flow {self.flow!r} now; start its query first, and wait until "
+            "flow.workers is not empty"
+        )
 
 
 @dataclass(eq=False)
@@ -173,7 +176,7 @@ class AlreadyAppliedError(PlanError):
     targets: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{_listed(self.targets)} already have these functions, or are about to"
+        return f"{_listed(self.targets)}: these functions are in place, or about to be"
 
 
 @dataclass(eq=False)

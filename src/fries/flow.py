@@ -187,7 +187,10 @@ class Flow:
         return self._engine.audit()
 
     def stop(self) -> None:
-        """Close the control channel. A running query goes on with what it has, for its batch."""
+        """Close the control channel, after the query was stopped.
+
+        A running task goes on with what it has, but the next one would find no controller.
+        """
         if self._engine is not None:
             self._engine.stop()
 

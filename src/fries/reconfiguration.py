@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fries.control.changes import Change
 from fries.errors import AbortedError
@@ -16,11 +16,19 @@ class Reconfiguration:
     """How a reconfiguration goes. Times are seconds."""
 
     plan: Plan
-    _change: Change
+    _change: Change = field(repr=False)
+
+    def __str__(self) -> str:
+        who = f"{', '.join(self.plan.targets)} by {self.plan.scheduler}"
+        took = "" if self.delay is None else f", switched after {self.delay * 1000:.1f} ms"
+        return f"change of {who}: {self.state}{took}"
 
     @property
     def state(self) -> str:
-        """``queued``, ``preparing``, ``committed``, ``done`` or ``aborted``."""
+        """``queued``, ``preparing``, ``committed``, ``done`` or ``aborted``.
+
+        A committed change is done when the next micro-batch begins; a batch job is one batch.
+        """
         return self._change.phase.value
 
     @property

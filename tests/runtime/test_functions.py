@@ -97,8 +97,9 @@ def test_types_are_cast_to_what_was_declared() -> None:
 @pytest.mark.parametrize(
     ("kind", "style", "function", "problem"),
     [
-        (Kind.MAP, Style.ROW, lambda row: {"m": 1}, r"has the columns \['m'\], declared are"),
+        (Kind.MAP, Style.ROW, lambda row: {"m": 1}, r"returned the columns \['m'\], declared are"),
         (Kind.MAP, Style.ROW, lambda row: {"n": "text"}, "Arrow"),
+        (Kind.MAP, Style.ROW, lambda row: 7, "must return rows as dicts, not 7"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.slice(1), "returned 3 rows for 4"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.rename_columns(["m"]), "lacks the columns"),
         (Kind.FILTER, Style.ARROW, lambda batch: [True], "returned 1 values for 4 rows"),
@@ -119,10 +120,10 @@ def test_what_a_function_does_wrong_names_its_operator(
         call(kind, style, function)
 
 
-def test_a_failure_on_a_single_row_shows_the_row_and_the_traceback() -> None:
+def test_a_failure_names_the_row_and_shows_the_traceback() -> None:
     spec = OperatorSpec("op", Kind.MAP, NUMBERS)
-    failing = make_call(spec, lambda row: row["missing"])
-    with pytest.raises(OperatorError) as caught:
-        failing(BATCH.slice(2, 1))
-    assert caught.value.row == "[{'n': 3}]"
-    assert "KeyError: 'missing'" in caught.value.story
+    failing = make_call(spec, lambda row: {"n": 1 // (row["n"] - 3)})
+    with pytest.raises(OperatorError, match=r"failed on {'n': 3}: ZeroDivisionError") as caught:
+        failing(BATCH)
+    assert caught.value.row == "{'n': 3}"
+    assert "ZeroDivisionError: integer division" in caught.value.story

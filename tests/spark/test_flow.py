@@ -221,11 +221,12 @@ def test_bad_updates_are_refused_and_the_job_goes_on(spark: SparkSession, flow: 
     lock = threading.Lock()
     with pytest.raises(UpdateRefusedError, match="cannot be pickled"):
         flow.reconfigure({"A": lambda row: (lock.locked(), row)[1]})
-    with pytest.raises(AbortedError, match="no_such_module"):
-        flow.reconfigure({"A": _needs("no_such_module")}).wait(PATIENCE)
+    for _ in range(2):  # an aborted change may be tried again
+        with pytest.raises(AbortedError, match="no_such_module"):
+            flow.reconfigure({"A": _needs("no_such_module")}).wait(PATIENCE)
     good = {"B": set_b(1)}
     assert flow.reconfigure(good).wait(PATIENCE)
-    with pytest.raises(AlreadyAppliedError, match="B already have these functions"):
+    with pytest.raises(AlreadyAppliedError, match="B: these functions are in place"):
         flow.reconfigure(good)
     rows = running.rows()
     assert sorted(row.id for row in rows) == list(range(2000))
@@ -243,6 +244,18 @@ class _needs:  # noqa: N801 - used as a function
 
     def __call__(self, row: NumberedRow) -> NumberedRow:
         return row
+
+
+def test_flows_of_one_name_do_not_meet(spark: SparkSession) -> None:
+    """As when a notebook's cell is run again."""
+    found = []
+    flows = [Flow("same") for _ in range(2)]
+    for version, flow in enumerate(flows, 1):
+        rows = flow.source("rows", numbered(spark, 20)).map("A", set_a(version))
+        found.append({row.a for row in flow.output(rows).collect()})
+    assert found == [{1}, {2}]
+    for flow in flows:
+        flow.stop()
 
 
 def test_a_dry_run_refuses_columns_that_do_not_fit(spark: SparkSession, flow: Flow) -> None:

@@ -14,7 +14,7 @@ class Order:
     """What a caller wants: pickled functions for some operators, under some plan."""
 
     targets: tuple[str, ...]
-    payload: bytes
+    payload: bytes = field(repr=False)
     footprint: Footprint
     at_boundary: bool = False
     """Take effect between two batches, not at once."""

@@ -53,16 +53,31 @@ def make_call(spec: OperatorSpec, function: Function | None) -> Call:
         except OperatorError:
             raise
         except Exception as error:
-            sample = batch.slice(0, 1).to_pylist() if batch.num_rows == 1 else None
-            story = "".join(traceback.format_exception(error))
-            raise OperatorError(spec.name, repr(error), _shortened(sample), story) from error
+            raise _failure(spec, error) from error
 
     return guarded
 
 
+def _each(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> list[Any]:
+    """Call a function on one row after the other; a failure names the row."""
+    rows = batch.to_pylist()
+    made: list[Any] = []
+    try:
+        for row in rows:
+            made.append(function(row))  # noqa: PERF401 - its length says which row failed
+    except Exception as error:
+        raise _failure(spec, error, rows[len(made)]) from error
+    return made
+
+
+def _failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
+    story = "".join(traceback.format_exception(error))
+    return OperatorError(spec.name, repr(error), _shortened(row), story)
+
+
 def _map(spec: OperatorSpec, function: Function) -> Call:
     def by_row(batch: pa.RecordBatch) -> Output:
-        return Output(_from_rows(spec, [function(row) for row in batch.to_pylist()]))
+        return Output(_from_rows(spec, _each(spec, function, batch)))
 
     def by_batch(batch: pa.RecordBatch) -> Output:
         made = _to_arrow(spec, function(_to_style(spec, batch)))
@@ -99,10 +114,10 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
     def by_row(batch: pa.RecordBatch) -> Output:
         rows: list[Any] = []
         parents: list[int] = []
-        for number, row in enumerate(batch.to_pylist()):
-            before = len(rows)
-            rows.extend(function(row))
-            parents.extend([number] * (len(rows) - before))
+        listed = _each(spec, lambda row: list(function(row)), batch)
+        for number, made in enumerate(listed):
+            rows.extend(made)
+            parents.extend([number] * len(made))
         return Output(_from_rows(spec, rows), np.array(parents, dtype=np.int64))
 
     def by_batch(batch: pa.RecordBatch) -> Output:
@@ -123,7 +138,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
 def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
     """One value for each row, from a function of a row or of a batch."""
     if spec.style is Style.ROW:
-        return [function(row) for row in batch.to_pylist()]
+        return _each(spec, function, batch)
     values = np.asarray(function(_to_style(spec, batch)))
     if len(values) != batch.num_rows:
         raise OperatorError(
@@ -149,11 +164,12 @@ def _from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
     """Rows as a batch; a row with other columns than declared is refused, not cut."""
     names = set(spec.schema.names)
     for row in rows:
+        if not isinstance(row, dict):
+            raise OperatorError(spec.name, f"it must return rows as dicts, not {_shortened(row)}")
         if row.keys() != names:
             raise OperatorError(
                 spec.name,
-                f"a row has the columns {sorted(row)}, declared are {sorted(names)}",
-                _shortened(row),
+                f"it returned the columns {sorted(row)}, declared are {sorted(names)}",
             )
     return pa.RecordBatch.from_pylist(rows, schema=spec.schema)
 

@@ -23,6 +23,7 @@ from fries.errors import (
     UpdateRefusedError,
 )
 from fries.plan import CommitPoint, Plan
+from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
 from fries.runtime.configuration import Shipped
@@ -50,7 +51,8 @@ class Engine:
         self._stage = stage
         self._sources = sources
         self._schema = schema
-        self._last: dict[str, bytes] = {}
+        self._last: dict[str, tuple[bytes, Reconfiguration]] = {}
+        """By operator, its newest function, and the change that brought it."""
         context = next(iter(sources.values())).sparkSession.sparkContext
         if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
@@ -84,7 +86,7 @@ class Engine:
         for name, function in updates.items():
             _check(specs.get(name), name, function)
         pickled = {name: _pickled(name, function) for name, function in updates.items()}
-        if all(self._last.get(name) == data for name, data in pickled.items()):
+        if all(self._has(name, data) for name, data in pickled.items()):
             raise AlreadyAppliedError(plan.targets)
         if not self._server.workers:
             raise NotRunningError(self._session.flow)
@@ -97,8 +99,14 @@ class Engine:
                 timeout=timeout,
             )
         )
-        self._last.update(pickled)
-        return Reconfiguration(plan, change)
+        handle = Reconfiguration(plan, change)
+        self._last.update({name: (data, handle) for name, data in pickled.items()})
+        return handle
+
+    def _has(self, name: str, function: bytes) -> bool:
+        """Whether an operator has a function already, or is about to get it."""
+        last, change = self._last.get(name, (b"", None))
+        return last == function and change is not None and change.state != Phase.ABORTED.value
 
     def audit(self) -> Verdict:
         """Check every data operation that finished tasks have recorded."""

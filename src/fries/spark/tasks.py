@@ -57,13 +57,13 @@ class Host:
         )
 
 
-_hosts: dict[tuple[str, int], Host] = {}
-"""By flow and process: a fork must not share its parent's connection."""
+_hosts: dict[tuple[bytes, int], Host] = {}
+"""By the flow's secret (names may repeat) and process (a fork must not share a connection)."""
 
 
 def host_of(session: Session) -> Host:
     """The host of a flow in this process, connected."""
-    place = session.flow, os.getpid()
+    place = session.secret, os.getpid()
     host = _hosts.get(place)
     if host is None or host.client.broken:
         host = _hosts[place] = Host(session)
