@@ -8,6 +8,7 @@ batch apply to all its rows and need no bit.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,10 +43,14 @@ class Configuration:
 
     def __init__(self, operators: Iterable[OperatorSpec]) -> None:
         self._specs = {spec.name: spec for spec in operators}
-        self._first = {name: make_call(spec, spec.function) for name, spec in self._specs.items()}
+        self._base = {name: make_call(spec, spec.function) for name, spec in self._specs.items()}
+        """By operator, the function of rows that have no change in transition."""
+        self._updates = dict.fromkeys(self._specs, 0)
+        """By operator, how many updates the base has."""
         self._loaded: dict[int, _Loaded] = {}
+        """Changes that are not in the base; replaced, never changed, because rows go on meanwhile."""
+        self._replacing = threading.Lock()
         self._switched: set[int] = set()
-        self._base: frozenset[int] = frozenset()
 
     def load(self, change: int, bit: int, payload: bytes) -> None:
         """Unpickle and wrap the functions of a change; raises if that is impossible."""
@@ -54,57 +59,60 @@ class Configuration:
             name: make_call(self._specs[name], function)
             for name, function in shipped.functions.items()
         }
-        entry = _Loaded(1 << bit, calls, shipped.entries)
-        self._loaded = {**self._loaded, change: entry}  # the data thread may be reading the old one
+        with self._replacing:
+            self._loaded = {**self._loaded, change: _Loaded(1 << bit, calls, shipped.entries)}
 
     def switch(self, change: int) -> None:
         """Stamp rows that enter the change's components from now on."""
         self._switched.add(change)
 
     def drop(self, change: int) -> None:
-        """Forget a change that was aborted."""
-        self._loaded = {number: kept for number, kept in self._loaded.items() if number != change}
+        """Forget a change: it was aborted, or is part of the base."""
+        with self._replacing:
+            self._loaded = {number: one for number, one in self._loaded.items() if number != change}
 
     def begin(self, base: Iterable[int]) -> None:
-        """A task begins, and with it the base of its batch."""
-        self._base = frozenset(base)
+        """A task begins: from now on the changes in the base of its batch are for all rows."""
+        for change in sorted(set(base) & self._loaded.keys()):
+            for name, call in self._loaded[change].calls.items():
+                self._base[name] = call
+                self._updates[name] += 1
+            self.drop(change)
+            self._switched.discard(change)
 
     def bits_of(self, operator: str) -> int:
         """The bits that decide which version of an operator a row gets; 0: all rows get one."""
         bits = 0
-        for change in self._in_transition():
-            if operator in self._loaded[change].calls:
-                bits |= self._loaded[change].bit
+        for loaded in self._loaded.values():
+            if operator in loaded.calls:
+                bits |= loaded.bit
         return bits
 
     def changes(self, bits: int) -> list[int]:
         """The changes in transition that some bits stand for."""
-        return [change for change in self._in_transition() if self._loaded[change].bit & bits]
+        return [change for change, loaded in self._loaded.items() if loaded.bit & bits]
 
     def stamp_on(self, edge: int) -> int:
         """The bits to set on rows that come in over an edge."""
         bits = 0
-        for change in self._in_transition():
-            if change in self._switched and edge in self._loaded[change].entries:
-                bits |= self._loaded[change].bit
+        for change, loaded in self._loaded.items():
+            if change in self._switched and edge in loaded.entries:
+                bits |= loaded.bit
         return bits
 
     def version(self, operator: str, mask: int) -> int:
         """How many updates of an operator a row with some mask has."""
-        return len(self._applied(operator, mask))
+        return self._updates[operator] + len(self._applied(operator, mask))
 
     def call(self, operator: str, mask: int) -> Call:
         """The function that a row with some mask gets."""
         applied = self._applied(operator, mask)
-        return self._loaded[applied[-1]].calls[operator] if applied else self._first[operator]
+        return applied[-1].calls[operator] if applied else self._base[operator]
 
-    def _applied(self, operator: str, mask: int) -> list[int]:
-        """The updates of an operator that hold for a row, oldest first."""
+    def _applied(self, operator: str, mask: int) -> list[_Loaded]:
+        """The updates of an operator in transition that a row has, oldest first."""
         return [
-            change
-            for change, loaded in sorted(self._loaded.items())
-            if operator in loaded.calls and (change in self._base or mask & loaded.bit)
+            loaded
+            for _, loaded in sorted(self._loaded.items())
+            if operator in loaded.calls and mask & loaded.bit
         ]
-
-    def _in_transition(self) -> list[int]:
-        return [change for change in self._loaded if change not in self._base]
