@@ -48,7 +48,7 @@ class Configuration:
         self._updates = dict.fromkeys(self._specs, 0)
         """By operator, how many updates the base has."""
         self._loaded: dict[int, _Loaded] = {}
-        """Changes that are not in the base; replaced, never changed, because rows go on meanwhile."""
+        """Changes that are not in the base. Replaced, never changed: rows go on meanwhile."""
         self._replacing = threading.Lock()
         self._switched: set[int] = set()
 
