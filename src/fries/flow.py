@@ -174,6 +174,7 @@ class Flow:
     ) -> Reconfiguration:
         """Change operators of the running flow; no row will ever see half of it.
 
+        (Unless you ask for the ``naive`` scheduler, which is there for comparison.)
         ``timeout`` is for the workers to load the functions; if one cannot, nothing changes.
         """
         if self._engine is None:

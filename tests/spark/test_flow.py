@@ -198,6 +198,7 @@ def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch
         until(lambda: first.state == "done")
         second = flow.reconfigure({"A": set_a(2), "B": set_b(2)}, "mini_batch")
         until(lambda: second.state == "done")
+        assert second.delay is not None
         done = newest(query)
         until(lambda: newest(query) > done + 1)
     finally:

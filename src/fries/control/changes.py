@@ -64,6 +64,8 @@ class Change:
             self.phase, self.reason = phase, reason
             if phase is Phase.COMMITTED:
                 self.committed = time.time()
+            if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
+                self.settled = self.settled or time.time()
             self._moved.notify_all()
 
     def switch(self, worker: str, moment: float) -> None:

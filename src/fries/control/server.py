@@ -90,16 +90,11 @@ class ControlServer:
         happened = (Phase.COMMITTED, Phase.DONE)
         return [change.order for change in self._changes.values() if change.phase in happened]
 
-    def missing(self, number: int) -> frozenset[str]:
-        """The workers whose answer to a change is missing."""
-        change = self._controller.change(number)
-        return frozenset() if change is None else change.waiting
-
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
         if not self._thread.is_alive():
             raise WireError(
-                "the controller does not run; start it first, and before it was stopped"
+                "the controller does not run: it was not started yet, or it was stopped"
             )
         if len(order.payload) > MAX_PAYLOAD:
             raise WireError(

@@ -66,6 +66,8 @@ def host_of(session: Session) -> Host:
     place = session.secret, os.getpid()
     host = _hosts.get(place)
     if host is None or host.client.broken:
+        for gone in [key for key, kept in _hosts.items() if kept.client.broken]:
+            del _hosts[gone]
         host = _hosts[place] = Host(session)
     return host
 
