@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fries.errors import FriesError
-    from fries.flow import Flow, Stream
+    from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
     from fries.plan import CommitPoint, Plan, Propagation
     from fries.reconfiguration import Reconfiguration
     from fries.runtime.spec import Function
     from fries.schedulers import SCHEDULERS
     from fries.serializability import Verdict, check, check_trace
+    from fries.stream import Stream
     from fries.trace import Trace, TraceBuilder
+    from fries.updates import Update
 
 __all__ = [
     "SCHEDULERS",
@@ -35,6 +37,7 @@ __all__ = [
     "Stream",
     "Trace",
     "TraceBuilder",
+    "Update",
     "Verdict",
     "check",
     "check_trace",
@@ -42,14 +45,16 @@ __all__ = [
 
 _HOMES = {
     "errors": ("FriesError",),
-    "flow": ("Flow", "Stream"),
+    "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),
     "plan": ("CommitPoint", "Plan", "Propagation"),
     "reconfiguration": ("Reconfiguration",),
     "runtime.spec": ("Function",),
     "schedulers": ("SCHEDULERS",),
     "serializability": ("Verdict", "check", "check_trace"),
+    "stream": ("Stream",),
     "trace": ("Trace", "TraceBuilder"),
+    "updates": ("Update",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

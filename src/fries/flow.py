@@ -4,188 +4,188 @@
 
     flow = Flow("fraud")
     payments = flow.source("payments", payments_df)
-    scored = payments.map("FD", score, schema="user long, amount double, p double")
-    alarms = scored.filter("F", lambda row: row["p"] > 0.9)
-    query = flow.output(alarms).writeStream.format("parquet")....start()
+    fc = payments.process("FC", customer_score, key="customer", schema=...)
+    mc = fc.map("MC", combine, schema=...)
+    query = flow.output(mc).writeStream.format("parquet")....start()
 
-    flow.reconfigure({"FD": better_score}).wait()
-
-Functions take one row (a dict) each, or with ``batch="arrow"`` or ``batch="pandas"`` a whole
-batch. Every operator has a name, by which it can be reconfigured while the flow runs.
+    flow.reconfigure({"FC": Update(better_score, migrate=widen), "MC": combine_3}).wait()
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError
-from fries.graph import Edge, Emits, Graph, Operator
+from fries.graph import Edge, Emits, Graph, Operator, Partitioning
 from fries.plan import Plan
-from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, StageSpec, Style
+from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
+from fries.stages import explained, physical
+from fries.stream import Stream, _as_table, as_arrow_or_none
+from fries.updates import Update
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from fries.control.messages import Counts
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
     from fries.spark.engine import Engine
 
-BatchStyle = Literal["arrow", "pandas"]
-OUTPUT = "output"
+OUTPUT: Final = "output"
 """Name of the operator that stands for what the user does with the result."""
-OUTSIDE = ""
+OUTSIDE: Final = ""
 """Where the rows of a source come from."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The rows that leave an operator, or one branch of a split."""
-
-    flow: Flow
-    operator: str
-    schema: pa.Schema
-    branch: int = 0
-
-    def map(
-        self,
-        name: str,
-        function: Function,
-        schema: str | StructType | pa.Schema | None = None,
-        batch: BatchStyle | None = None,
-    ) -> Stream:
-        """One row out for each row in. Without a schema: the input's, or what a batch says."""
-        return self._then(name, Kind.MAP, function, schema, batch)
-
-    def flat_map(
-        self,
-        name: str,
-        function: Function,
-        schema: str | StructType | pa.Schema | None = None,
-        batch: BatchStyle | None = None,
-    ) -> Stream:
-        """Any number of rows out for each row in (one-to-many)."""
-        return self._then(name, Kind.FLAT_MAP, function, schema, batch)
-
-    def filter(self, name: str, function: Function, batch: BatchStyle | None = None) -> Stream:
-        """The rows for which the function is true."""
-        return self._then(name, Kind.FILTER, function, self.schema, batch)
-
-    def split(
-        self, name: str, function: Function, branches: int = 2, batch: BatchStyle | None = None
-    ) -> tuple[Stream, ...]:
-        """Each row goes to one branch: the function gives its number, from 0."""
-        stream = self._then(name, Kind.SPLIT, function, self.schema, batch, branches)
-        return tuple(Stream(self.flow, name, stream.schema, number) for number in range(branches))
-
-    def replicate(self, name: str) -> Stream:
-        """The same rows; use the result as often as you like."""
-        return self._then(name, Kind.PASS, None, self.schema, None)
-
-    def union(self, name: str, *others: Stream) -> Stream:
-        """The rows of several streams with the same columns."""
-        for other in others:
-            if other.schema != self.schema:
-                raise TraitError(
-                    f"union {name!r}",
-                    f"{self.operator} has the columns {self.schema.names} and {other.operator} "
-                    f"has {other.schema.names}; make names, order and types equal",
-                )
-        return self.flow._add(OperatorSpec(name, Kind.PASS, self.schema), (self, *others))
-
-    def _then(
-        self,
-        name: str,
-        kind: Kind,
-        function: Function | None,
-        schema: str | StructType | pa.Schema | None,
-        batch: BatchStyle | None,
-        branches: int = 1,
-    ) -> Stream:
-        style = Style.ROW if batch is None else Style(batch)
-        declared = _as_arrow(schema)
-        if declared is None and kind is Kind.MAP and style is not Style.ROW and function:
-            declared = _inferred(name, function, style, self.schema)
-        gives = declared or self.schema
-        spec = OperatorSpec(name, kind, gives, function, style, branches, takes=self.schema)
-        return self.flow._add(spec, (self,))
+GROUPS: Final = 64
+"""Key groups of a keyed operator: each costs Spark about a millisecond per micro-batch, and its
+rows and states are in memory together."""
 
 
 class Flow:
     """A dataflow whose operators can be changed while Spark runs it.
 
     With ``audit``, a folder that driver and workers share, every data operation is recorded
-    there, and :meth:`audit` checks that no source tuple met half of a change.
+    there, and :meth:`audit` checks that no source tuple met half of a change. ``groups`` is the
+    number of key groups of every keyed operator; it belongs to the checkpoint of a query.
     """
 
-    def __init__(self, name: str, audit: str | Path | None = None) -> None:
+    def __init__(self, name: str, audit: str | Path | None = None, groups: int = GROUPS) -> None:
+        if groups < 1:
+            raise TraitError(f"flow {name!r}", f"it cannot have {groups} key groups")
         self.name = name
         self._audit = None if audit is None else str(Path(audit).absolute())
+        self._groups = groups
         self._operators: dict[str, OperatorSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._sources: dict[str, DataFrame] = {}
+        self._outputs: dict[str, str] = {}
         self._engine: Engine | None = None
 
     def source(self, name: str, dataframe: DataFrame) -> Stream:
         """The rows of a DataFrame, batch or streaming."""
         from fries.spark.schemas import arrow_schema
 
+        for other in self._sources.values():
+            if other.isStreaming != dataframe.isStreaming:
+                raise TraitError(
+                    f"source {name!r}",
+                    "a flow has streams or static tables for sources, not both; use lookup",
+                )
         stream = self._add(OperatorSpec(name, Kind.PASS, arrow_schema(dataframe.schema)), ())
         self._edges.append(EdgeSpec(len(self._edges), OUTSIDE, name))
         self._sources[name] = dataframe
         return stream
 
-    def output(self, stream: Stream) -> DataFrame:
-        """The result as a DataFrame: go on in plain Spark, with any sink and any trigger."""
-        from fries.spark.engine import Engine
+    def output(self, stream: Stream | None = None, **streams: Stream) -> DataFrame:
+        """The result as a DataFrame: go on in plain Spark, with any sink and any trigger.
+
+        Several outputs, each with a name, come as one DataFrame, because two queries would run
+        the flow twice: take them apart with :meth:`select`, in ``foreachBatch`` for instance.
+        """
+        from fries.spark.engine import Definition, Engine
 
         self._refuse_if_built()
-        self._edges.append(EdgeSpec(len(self._edges), stream.operator, OUTPUT, stream.branch))
-        graph = self.graph
-        specs = tuple(self._operators[name] for name in graph.order if name != OUTPUT)
-        stage = StageSpec(0, specs, tuple(self._edges))
-        self._engine = Engine(self.name, stage, self._sources, stream.schema, self._audit)
+        named = dict(streams) if stream is None else {OUTPUT: stream, **streams}
+        self._check_outputs(named)
+        edges = list(self._edges)
+        for name, one in named.items():
+            edges.append(EdgeSpec(len(edges), one.operator, name, one.branch))
+        graph = _graph(self._operators, edges, tuple(self._sources), tuple(named))
+        ordered = tuple(self._operators[name] for name in graph.order if name not in named)
+        names = {name: name for name in named}
+        self._engine = Engine(
+            Definition(
+                self.name, ordered, tuple(edges), self._sources, names, self._groups, self._audit
+            )
+        )
+        self._edges, self._outputs = edges, names
         return self._engine.dataframe()
+
+    def select(self, frame: DataFrame, output: str) -> DataFrame:
+        """The rows and columns of one of several outputs."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from fries.runtime.layout import OUTPUT_NAME
+
+        if output not in self._outputs:
+            known = ", ".join(self._outputs)
+            raise TraitError(f"output {output!r}", f"there is no such output; there are {known}")
+        if len(self._outputs) == 1:
+            return frame
+        edge = next(edge for edge in self._edges if edge.target == output)
+        columns = self._operators[edge.source].schema.names
+        return frame.where(F.col(OUTPUT_NAME) == output).select(*columns)
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start a query on the output; the ``restart`` scheduler can then restart it."""
+        return self._running.start(writer)
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query that :meth:`start` has started, or restarted since."""
+        return None if self._engine is None else self._engine.query
 
     @property
     def graph(self) -> Graph:
         """The dataflow as the schedulers see it."""
-        operators = [self._operator(spec) for spec in self._operators.values()]
-        edges = [Edge(edge.source, edge.target) for edge in self._edges if edge.source != OUTSIDE]
-        return Graph([*operators, Operator(OUTPUT)], edges)
+        return _graph(self._operators, self._edges, tuple(self._sources), tuple(self._outputs))
 
     @property
     def workers(self) -> tuple[str, ...]:
         """The Python worker processes that run the flow now."""
-        return () if self._engine is None else self._engine.workers
+        return () if self._engine is None else self._engine.server.workers
 
-    def plan(self, updates: Mapping[str, Function], scheduler: str = "fries") -> Plan:
+    @property
+    def counters(self) -> dict[str, Counts]:
+        """By operator, the rows it has taken and given and the seconds in its function.
+
+        Running tasks report a few times a second; a task that is executed again counts again.
+        """
+        return {} if self._engine is None else dict(self._engine.server.counters)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """By operator, how many updates were committed."""
+        committed = [] if self._engine is None else self._engine.server.committed()
+        targets = [name for order in committed for name in order.targets]
+        return {name: targets.count(name) for name in self._operators}
+
+    def explain(self) -> str:
+        """Stages, exchanges, and which operators share a Python process."""
+        graph = self.graph
+        ordered = [self._operators[name] for name in graph.order if name in self._operators]
+        return explained(self.name, physical(ordered, self._edges), graph, self._groups)
+
+    def plan(self, updates: Mapping[str, object], scheduler: str = "fries") -> Plan:
         """What a reconfiguration would do; nothing is changed."""
         return scheduler_of(scheduler)(self.graph, updates)
 
     def reconfigure(
-        self, updates: Mapping[str, Function], scheduler: str = "fries", timeout: float = 60.0
+        self,
+        updates: Mapping[str, Function | Update | DataFrame | pa.Table],
+        scheduler: str = "fries",
+        timeout: float = 60.0,
     ) -> Reconfiguration:
         """Change operators of the running flow; no row will ever see half of it.
 
-        (Unless you ask for the ``naive`` scheduler, which is there for comparison.)
+        An update is a function, an :class:`Update`, or for a lookup a table.
+        (The ``naive`` scheduler, which is there for comparison, does mix versions.)
         ``timeout`` is for the workers to load the functions; if one cannot, nothing changes.
         """
-        if self._engine is None:
-            raise NotRunningError(self.name)
-        return self._engine.reconfigure(self.plan(updates, scheduler), updates, timeout)
+        engine = self._running
+        plan = self.plan(updates, scheduler)
+        made = {name: self._update(name, update) for name, update in updates.items()}
+        return engine.reconfigure(plan, made, timeout)
 
     def audit(self) -> Verdict:
         """Check what has been recorded: that every change was all or nothing for every tuple."""
-        if self._engine is None:
-            raise NotRunningError(self.name)
-        return self._engine.audit()
+        return self._running.audit()
 
     def stop(self) -> None:
         """Close the control channel, after the query was stopped.
@@ -195,48 +195,92 @@ class Flow:
         if self._engine is not None:
             self._engine.stop()
 
+    @property
+    def _running(self) -> Engine:
+        if self._engine is None:
+            raise NotRunningError(self.name)
+        return self._engine
+
+    def _update(self, name: str, update: Any) -> Update:  # noqa: ANN401
+        """An update, however it was given."""
+        from fries.runtime.lookup import Lookup
+
+        given = update if isinstance(update, Update) else Update(update)
+        function: Any = given.function
+        old = self._operators[name].function
+        if isinstance(old, Lookup) and not callable(function):
+            function = old.with_table(_as_table(function))
+        return Update(function, given.migrate, as_arrow_or_none(given.schema), given.result)
+
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()
+        if not spec.name:
+            raise TraitError("operator ''", "an operator needs a name")
         if spec.name in self._operators or spec.name == OUTPUT:
             raise DuplicateOperatorError(spec.name)
+        for stream in inputs:
+            if stream.flow is not self:
+                raise TraitError(
+                    f"operator {spec.name!r}",
+                    f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
+                )
         self._operators[spec.name] = spec
         for stream in inputs:
             edge = EdgeSpec(len(self._edges), stream.operator, spec.name, stream.branch)
             self._edges.append(edge)
         return Stream(self, spec.name, spec.schema)
 
+    def _check_outputs(self, named: Mapping[str, Stream]) -> None:
+        if not named:
+            raise TraitError(f"flow {self.name!r}", "it has no output; name at least one stream")
+        for name, stream in named.items():
+            if stream.flow is not self:
+                raise TraitError(f"output {name!r}", "the stream belongs to another flow")
+            if name in self._operators:
+                raise DuplicateOperatorError(name)
+        try:
+            pa.unify_schemas([stream.schema for stream in named.values()])
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise TraitError(
+                f"flow {self.name!r}",
+                f"outputs have columns of one name and two types; rename one ({error})",
+            ) from error
+
     def _refuse_if_built(self) -> None:
         if self._engine is not None:
             raise TraitError(f"flow {self.name!r}", "its output is built; add operators before")
 
-    def _operator(self, spec: OperatorSpec) -> Operator:
-        """An operator with its traits; used more than once, it replicates its rows."""
-        branches = [edge.branch for edge in self._edges if edge.source == spec.name]
-        replicates = len(set(branches)) < len(branches)
-        emits = Emits.ONE_PER_EDGE if replicates else Emits.ONE
-        if spec.kind is Kind.FLAT_MAP:
-            emits = Emits.MANY
-        return Operator(spec.name, emits, source=spec.name in self._sources)
+
+def _graph(
+    operators: Mapping[str, OperatorSpec],
+    edges: list[EdgeSpec],
+    sources: tuple[str, ...],
+    outputs: tuple[str, ...],
+) -> Graph:
+    """Operators with the traits that the schedulers need."""
+    nodes = [
+        _traits(spec, [edge.branch for edge in edges if edge.source == spec.name], name in sources)
+        for name, spec in operators.items()
+    ]
+    lines = [_line(edge, operators.get(edge.target)) for edge in edges if edge.source != OUTSIDE]
+    return Graph([*nodes, *map(Operator, outputs)], lines)
 
 
-def _as_arrow(schema: str | StructType | pa.Schema | None) -> pa.Schema | None:
-    if schema is None or isinstance(schema, pa.Schema):
-        return schema
-    from fries.spark.schemas import arrow_schema
+def _traits(spec: OperatorSpec, branches: list[int], is_source: bool) -> Operator:
+    """An operator with its traits; used more than once, it replicates its rows."""
+    emits = Emits.ONE_PER_EDGE if len(set(branches)) < len(branches) else Emits.ONE
+    if spec.kind is Kind.FLAT_MAP or spec.many:
+        emits = Emits.MANY
+    return Operator(
+        spec.name,
+        emits,
+        unique=spec.kind is Kind.JOIN,
+        blocking=spec.kind is Kind.AGGREGATE,
+        source=is_source,
+    )
 
-    return arrow_schema(schema)
 
-
-def _inferred(name: str, function: Function, style: Style, schema: pa.Schema) -> pa.Schema:
-    """The columns that a function over batches returns, from a dry run on an empty one."""
-    empty = pa.RecordBatch.from_pylist([], schema=schema)
-    try:
-        made = function(empty.to_pandas() if style is Style.PANDAS else empty)
-    except Exception as error:
-        raise TraitError(
-            f"operator {name!r}", f"its dry run on an empty batch failed ({error!r}); give a schema"
-        ) from error
-    if style is Style.PANDAS:
-        return pa.Schema.from_pandas(made, preserve_index=False)
-    inferred: pa.Schema = made.schema
-    return inferred
+def _line(edge: EdgeSpec, target: OperatorSpec | None) -> Edge:
+    if target is None or target.keying is None:
+        return Edge(edge.source, edge.target)
+    return Edge(edge.source, edge.target, Partitioning.HASH, target.keying.columns)

@@ -33,6 +33,10 @@ class FakeEngine:
         """Held by a test that wants loading to take long."""
         self._more = threading.Condition()
 
+    def define(self, definition: bytes) -> None:
+        """Begin with nothing."""
+        assert definition == b""
+
     def load(self, change: int, bit: int, payload: bytes) -> None:
         """Load, unless the payload is bad."""
         assert 0 <= bit < 63

@@ -15,7 +15,7 @@ UPDATES = [{"A": 1, "B": 1}]
 
 def rows(batch: int, partition: int, first: int, count: int) -> Chunk:
     values = pa.RecordBatch.from_pydict({"n": list(range(count))})
-    return Chunk.fresh(values, transactions(batch, partition, first, count))
+    return Chunk.fresh(values, transactions(batch, 0, partition, first, count))
 
 
 def test_what_tasks_write_is_one_trace(tmp_path: Path) -> None:
@@ -62,8 +62,9 @@ def test_transactions_of_different_tasks_never_collide() -> None:
     numbers = [
         int(number)
         for batch in (0, 1, 2)
+        for stage in (0, 31)
         for partition in (0, 1, 4095)
         for first in (0, 10)
-        for number in transactions(batch, partition, first, 10)
+        for number in transactions(batch, stage, partition, first, 10)
     ]
     assert len(set(numbers)) == len(numbers)

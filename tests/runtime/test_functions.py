@@ -20,7 +20,7 @@ BATCH = pa.RecordBatch.from_pydict({"n": [1, 2, 3, 4]}, schema=NUMBERS)
 
 
 def call(kind: Kind, style: Style, function: Function, schema: pa.Schema = NUMBERS) -> Output:
-    return make_call(OperatorSpec("op", kind, schema, function, style, 3), function)(BATCH)
+    return make_call(OperatorSpec("op", kind, schema, function, style, 3))(BATCH)
 
 
 def double_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -121,8 +121,9 @@ def test_what_a_function_does_wrong_names_its_operator(
 
 
 def test_a_failure_names_the_row_and_shows_the_traceback() -> None:
-    spec = OperatorSpec("op", Kind.MAP, NUMBERS)
-    failing = make_call(spec, lambda row: {"n": 1 // (row["n"] - 3)})
+    failing = make_call(
+        OperatorSpec("op", Kind.MAP, NUMBERS, lambda row: {"n": 1 // (row["n"] - 3)})
+    )
     with pytest.raises(OperatorError, match=r"failed on {'n': 3}: ZeroDivisionError") as caught:
         failing(BATCH)
     assert caught.value.row == "{'n': 3}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,10 @@ def operator(name: str, kind: Kind = Kind.MAP) -> OperatorSpec:
 
 
 def change(number: int, *names: str, entries: tuple[int, ...] = (0,)) -> bytes:
-    functions = {name: partial(note, f"{name}{number} ") for name in names}
-    return pickle.dumps(Shipped(functions, frozenset(entries)))
+    operators = {
+        name: replace(operator(name), function=partial(note, f"{name}{number} ")) for name in names
+    }
+    return pickle.dumps(Shipped(operators, entries=frozenset(entries)))
 
 
 def rows(count: int, epochs: list[int] | None = None) -> Chunk:
@@ -51,12 +54,19 @@ class Script:
 
     def __init__(self, steps: dict[int, Callable[[], None]] | None = None) -> None:
         self.polls = 0
+        self.counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._steps = steps or {}
 
     def poll(self) -> None:
         """Take the next step of the script."""
         self._steps.get(self.polls, lambda: None)()
         self.polls += 1
+
+    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+        """Add up rows."""
+        assert seconds >= 0
+        self.counts[operator][0] += taken
+        self.counts[operator][1] += given
 
 
 class Notes:

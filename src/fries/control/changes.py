@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fries.protocol.controller import Footprint, Phase
@@ -37,6 +38,8 @@ class Change:
     committed: float | None = None
     switched: dict[str, float] = field(default_factory=dict)
     """By worker, when its switch was heard of."""
+    ready: bool = False
+    """Whether all workers have loaded it."""
     settled: float | None = None
     """When the last of the workers that run had switched."""
     last_old: float = 0.0
@@ -50,8 +53,19 @@ class Change:
 
     def wait(self, deadline: float | None = None) -> bool:
         """Wait until all workers have switched, or it is over; ``False`` after the deadline."""
+        return self._wait(lambda: self.settled is not None or self.over, deadline)
+
+    def wait_over(self, deadline: float | None = None) -> bool:
+        """Wait until it is over; ``False`` after the deadline."""
+        return self._wait(lambda: self.over, deadline)
+
+    def wait_ready(self, deadline: float | None = None) -> bool:
+        """Wait until all workers have loaded it, or it is over; ``False`` after the deadline."""
+        return self._wait(lambda: self.ready or self.over, deadline)
+
+    def _wait(self, reached: Callable[[], bool], deadline: float | None) -> bool:
         with self._moved:
-            while self.settled is None and not self.over:
+            while not reached():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -66,6 +80,12 @@ class Change:
                 self.committed = time.time()
             if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
                 self.settled = self.settled or time.time()
+            self._moved.notify_all()
+
+    def prepared(self) -> None:
+        """Note that all workers have loaded it."""
+        with self._moved:
+            self.ready = True
             self._moved.notify_all()
 
     def switch(self, worker: str, moment: float) -> None:

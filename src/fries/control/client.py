@@ -26,6 +26,8 @@ from fries.control.messages import (
     DOWN,
     ENCODER,
     Begin,
+    Counted,
+    Counts,
     Down,
     Ended,
     Go,
@@ -50,12 +52,17 @@ from fries.protocol.worker import (
 
 CONNECT_SECONDS: Final = 10.0
 """Until a task that cannot reach the controller fails, and Spark runs it again elsewhere."""
+COUNT_SECONDS: Final = 0.25
+"""Between two reports of counters: often enough to watch, too rarely to cost anything."""
 CHUNK: Final = 1 << 18
 """Bytes taken from the socket at once."""
 
 
 class Engine(Protocol):
     """What the control channel does to the runtime that it belongs to."""
+
+    def define(self, definition: bytes) -> None:
+        """Begin with the operators as the flow was built."""
 
     def load(self, change: int, bit: int, payload: bytes) -> None:
         """Make a change ready for use; raises if that is impossible. Any thread."""
@@ -78,6 +85,9 @@ class ControlClient:
         self._due: list[Switch | Drop] = []
         self._adopted: set[int] = set()
         """Changes that have taken effect here, whether in transition or in the base."""
+        self._counts: dict[str, Counts] = {}
+        """By operator, what it has done since it was last told. Only the data thread's."""
+        self._counted = time.monotonic()
         self._busy = False
         self._broken = ""
         self._go: Go | None = None
@@ -121,8 +131,23 @@ class ControlClient:
         with self._state:
             self._busy = False
             self._apply_due()
+        self._tell_counts()
         with suppress(WireError):
             self._say(report)
+
+    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+        """Note what an operator has done, and tell it now and then."""
+        more = Counts(taken, given, seconds)
+        self._counts[operator] = self._counts.get(operator, Counts()) + more
+        if time.monotonic() - self._counted > COUNT_SECONDS:
+            self._tell_counts()
+
+    def _tell_counts(self) -> None:
+        counts, self._counts = self._counts, {}
+        self._counted = time.monotonic()
+        if counts:
+            with suppress(WireError):
+                self._say(Counted(counts))
 
     def poll(self) -> None:
         """Between two chunks: take up what has arrived, and wait for nothing."""
@@ -132,6 +157,13 @@ class ControlClient:
                 self._apply_due()
             finally:
                 self._state.release()
+
+    def _define(self, definition: bytes) -> None:
+        try:
+            self._engine.define(definition)
+        except Exception as error:
+            story = traceback.format_exc()
+            raise WireError(f"the flow's functions cannot be loaded here:\n{story}") from error
 
     def _adopt(self, base: tuple[int, ...]) -> None:
         """A new worker starts with the base: loaded here and now, before anything else."""
@@ -196,7 +228,8 @@ class ControlClient:
         match message:
             case Shipment(change):
                 self._shipments[change] = message
-            case Welcome(base):
+            case Welcome(base, definition):
+                self._define(definition)
                 self._adopt(base)
                 self._welcome = message
                 self._state.notify_all()

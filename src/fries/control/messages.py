@@ -45,9 +45,14 @@ class Shipment(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The changes in the base, whose shipments came before; those under way come after."""
+    """What the flow began with, and the changes in the base, whose shipments came before.
+
+    Those under way come after.
+    """
 
     base: tuple[int, ...]
+    definition: bytes = b""
+    """All operators as the flow was built, pickled."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -74,11 +79,31 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     last_old: dict[int, float]
 
 
+class Counts(msgspec.Struct, frozen=True):
+    """What an operator has done."""
+
+    taken: int = 0
+    """Rows in."""
+    given: int = 0
+    """Rows out."""
+    seconds: float = 0.0
+    """Time in its function."""
+
+    def __add__(self, more: Counts) -> Counts:
+        return Counts(self.taken + more.taken, self.given + more.given, self.seconds + more.seconds)
+
+
+class Counted(msgspec.Struct, frozen=True, tag=True):
+    """What the operators of a worker have done since it last told."""
+
+    counts: dict[str, Counts]
+
+
 Down: TypeAlias = (
     Prepare | Commit | Abort | Retire | StartCheckpoint | CancelCheckpoint | Shipment | Welcome | Go
 )
 """From the controller to a worker."""
-Up: TypeAlias = Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended
+Up: TypeAlias = Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended | Counted
 """From a worker to the controller."""
 
 ENCODER: Final = msgspec.msgpack.Encoder()

@@ -17,7 +17,20 @@ from typing import Final
 import msgspec
 
 from fries.control.changes import Change, Order
-from fries.control.messages import ENCODER, UP, Begin, Down, Ended, Go, Hello, Shipment, Up, Welcome
+from fries.control.messages import (
+    ENCODER,
+    UP,
+    Begin,
+    Counted,
+    Counts,
+    Down,
+    Ended,
+    Go,
+    Hello,
+    Shipment,
+    Up,
+    Welcome,
+)
 from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, read_frame
 from fries.errors import FriesError, WireError
 from fries.protocol.controller import (
@@ -50,8 +63,11 @@ MAX_PAYLOAD: Final = MAX_FRAME - 1024
 class ControlServer:
     """Listens for the workers of one flow and carries out changes."""
 
-    def __init__(self, flow: str, secret: bytes, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, flow: str, secret: bytes, host: str = "127.0.0.1", definition: bytes = b""
+    ) -> None:
         self.flow = flow
+        self._definition = definition
         self.address = (host, 0)
         self.secret = secret
         self._controller = Controller()
@@ -59,6 +75,8 @@ class ControlServer:
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
+        self.counters: dict[str, Counts] = {}
+        """By operator, what all tasks together have reported so far."""
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._serve, name=f"fries-{flow}", daemon=True)
 
@@ -104,6 +122,17 @@ class ControlServer:
         submitted: Future[Change] = Future()
         self._loop.call_soon_threadsafe(self._submit, order, time.time(), submitted)
         return submitted.result()
+
+    def cut(self) -> None:
+        """The query begins anew: whatever its next task belongs to is a new batch."""
+        done: Future[None] = Future()
+
+        def forget() -> None:
+            self._batch = None
+            done.set_result(None)
+
+        self._loop.call_soon_threadsafe(forget)
+        done.result()
 
     def _submit(self, order: Order, requested: float, submitted: Future[Change]) -> None:
         change = Change(self._controller.last + 1, order, requested)
@@ -168,13 +197,15 @@ class ControlServer:
         self._peers[name] = writer
         for number in self._base:
             self._ship(name, number)
-        self._tell(name, Welcome(self._base))
+        self._tell(name, Welcome(self._base, self._definition))
         self._drive(Joined(name, ROLE))
 
     def _hear(self, name: str, message: Up) -> None:
         match message:
             case Begin(batch):
                 self._begin(name, batch)
+            case Counted(counts):
+                self._count(counts)
             case Ended(last_old=last_old):
                 for number, moment in last_old.items():
                     if number in self._changes:
@@ -186,9 +217,16 @@ class ControlServer:
                     self._changes[message.change].switch(name, time.time())
                 self._drive(Heard(name, message))
 
+    def _count(self, counts: dict[str, Counts]) -> None:
+        """Add what a worker has done; readers may hold the old table."""
+        sums = {name: self.counters.get(name, Counts()) + more for name, more in counts.items()}
+        self.counters = {**self.counters, **sums}
+
     def _settle(self) -> None:
-        """Note which committed changes no worker is missing any more."""
+        """Note which changes no worker is missing any more."""
         for change in self._controller.changes:
+            if change.phase is Phase.PREPARING and not change.waiting:
+                self._changes[change.number].prepared()
             if change.phase is Phase.COMMITTED and not change.waiting:
                 self._changes[change.number].settle(time.time())
 

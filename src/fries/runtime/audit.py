@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from fries.runtime.arrow import Integers
 from fries.runtime.chunks import Chunk
-from fries.runtime.functions import Integers
 from fries.trace import Trace
 
-ROW_BITS = 30
-PARTITION_BITS = 13
-"""A transaction's number: batch, partition and row of its source tuple, from the top down."""
+ROW_BITS = 28
+PARTITION_BITS = 12
+STAGE_BITS = 5
+"""A transaction's number: batch, stage, partition and row of its first tuple, from the top down."""
 
 
-def transactions(batch: int, partition: int, first: int, count: int) -> Integers:
-    """Numbers for source tuples, the same whenever the task is executed again."""
-    start = (batch << PARTITION_BITS | partition) << ROW_BITS | first
+def transactions(batch: int, stage: int, partition: int, first: int, count: int) -> Integers:
+    """Numbers for tuples that begin transactions, the same whenever the task is executed again."""
+    start = ((batch << STAGE_BITS | stage) << PARTITION_BITS | partition) << ROW_BITS | first
     return np.arange(start, start + count, dtype=np.int64)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from fries.runtime.functions import Integers, Output
+from fries.runtime.arrow import Integers, concat_batches, take
+from fries.runtime.functions import Output
 
 TARGET_SECONDS: Final = 0.005
 """How long one chunk should take: the price of a switch, beside which polling costs nothing."""
@@ -40,6 +42,11 @@ class Chunk:
         txns = None if self.txns is None else self.txns[start:end]
         return Chunk(self.batch.slice(start, rows), self.epochs[start:end], txns)
 
+    def take(self, rows: Integers) -> Chunk:
+        """Some of the rows, in a given order."""
+        txns = None if self.txns is None else self.txns[rows]
+        return Chunk(take(self.batch, rows), self.epochs[rows], txns)
+
     def where(self, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Chunk:
         """Some of the rows."""
         txns = None if self.txns is None else self.txns[kept]
@@ -51,6 +58,18 @@ class Chunk:
             return Chunk(output.batch, self.epochs, self.txns)
         txns = None if self.txns is None else self.txns[output.parents]
         return Chunk(output.batch, self.epochs[output.parents], txns)
+
+
+def concat(chunks: Sequence[Chunk]) -> Chunk:
+    """Chunks of the same columns as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    txns = [chunk.txns for chunk in chunks if chunk.txns is not None]
+    return Chunk(
+        concat_batches([chunk.batch for chunk in chunks]),
+        np.concatenate([chunk.epochs for chunk in chunks]),
+        np.concatenate(txns) if txns else None,
+    )
 
 
 class Pacer:

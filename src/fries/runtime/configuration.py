@@ -9,20 +9,44 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from fries.errors import OperatorError
 from fries.runtime.functions import Call, make_call
-from fries.runtime.spec import Function, OperatorSpec
+from fries.runtime.keyed import Fold, make_fold
+from fries.runtime.spec import Function, Kind, OperatorSpec
+
+SAMPLES: Final = 8
+"""Buckets of live states that a worker keeps of each operator, to try migrations on."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a change ships to workers: new functions, and where rows enter its components."""
+    """What a change ships to workers: new versions, and where rows enter its components."""
 
-    functions: Mapping[str, Function]
+    operators: Mapping[str, OperatorSpec]
+    migrations: Mapping[str, Function | None] = field(default_factory=dict)
     entries: frozenset[int] = frozenset()
     """Numbers of the edges over which rows enter a component; there they are stamped."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """One version of an operator, ready to run."""
+
+    spec: OperatorSpec
+    call: Call
+    fold: Fold | None = None
+    """Of a keyed operator, instead of the call."""
+
+    @classmethod
+    def of(cls, spec: OperatorSpec) -> Body:
+        """Wrap the functions of an operator."""
+        folds = spec.kind in (Kind.PROCESS, Kind.AGGREGATE)
+        return cls(spec, make_call(spec), make_fold(spec) if folds else None)
 
 
 @dataclass(frozen=True)
@@ -31,7 +55,8 @@ class _Loaded:
 
     bit: int
     """Its bit of the mask, as a number with just that bit set."""
-    calls: Mapping[str, Call]
+    bodies: Mapping[str, Body]
+    migrations: Mapping[str, Function | None]
     entries: frozenset[int]
 
 
@@ -41,26 +66,48 @@ class Configuration:
     Implements :class:`fries.control.client.Engine`.
     """
 
-    def __init__(self, operators: Iterable[OperatorSpec]) -> None:
-        self._specs = {spec.name: spec for spec in operators}
-        self._base = {name: make_call(spec, spec.function) for name, spec in self._specs.items()}
-        """By operator, the function of rows that have no change in transition."""
-        self._updates = dict.fromkeys(self._specs, 0)
-        """By operator, how many updates the base has."""
+    def __init__(self, operators: Iterable[OperatorSpec] = ()) -> None:
         self._loaded: dict[int, _Loaded] = {}
         """Changes that are not in the base. Replaced, never changed: rows go on meanwhile."""
         self._replacing = threading.Lock()
         self._switched: set[int] = set()
+        self._start(operators)
+
+    def define(self, definition: bytes) -> None:
+        """Begin with the operators of a pickled definition."""
+        self._start(pickle.loads(definition))
+
+    def _start(self, operators: Iterable[OperatorSpec]) -> None:
+        self._base = {spec.name: Body.of(spec) for spec in operators}
+        """By operator, the version of rows that have no change in transition."""
+        self._migrations = {
+            name: list(body.spec.keying.migrations) if body.spec.keying else []
+            for name, body in self._base.items()
+        }
+        """By operator, what brings a state from each version of the base to the next."""
+        self._updates = dict.fromkeys(self._base, 0)
+        """By operator, how many updates the base has."""
+        self._samples: dict[str, deque[bytes]] = {
+            name: deque(maxlen=SAMPLES) for name in self._base
+        }
 
     def load(self, change: int, bit: int, payload: bytes) -> None:
-        """Unpickle and wrap the functions of a change; raises if that is impossible."""
+        """Unpickle and wrap the functions of a change, and try its migrations on live states.
+
+        Raises if that is impossible.
+        """
         shipped: Shipped = pickle.loads(payload)
-        calls = {
-            name: make_call(self._specs[name], function)
-            for name, function in shipped.functions.items()
-        }
+        bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
+        loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries)
+        for name in bodies:
+            self._try_migration(name, loaded)
         with self._replacing:
-            self._loaded = {**self._loaded, change: _Loaded(1 << bit, calls, shipped.entries)}
+            self._loaded = {**self._loaded, change: loaded}
+
+    def sampled(self, operator: str, bucket: bytes) -> None:
+        """Keep a few live states, for the next migration to be tried on."""
+        if bucket:
+            self._samples[operator].append(bucket)
 
     def switch(self, change: int) -> None:
         """Stamp rows that enter the change's components from now on."""
@@ -74,17 +121,23 @@ class Configuration:
     def begin(self, base: Iterable[int]) -> None:
         """A task begins: from now on the changes in the base of its batch are for all rows."""
         for change in sorted(set(base) & self._loaded.keys()):
-            for name, call in self._loaded[change].calls.items():
-                self._base[name] = call
-                self._updates[name] += 1
-            self.drop(change)
+            with self._replacing:
+                self._fold(self._loaded[change])
+                self._loaded = {n: one for n, one in self._loaded.items() if n != change}
             self._switched.discard(change)
+
+    def _fold(self, loaded: _Loaded) -> None:
+        """Make a change part of the base."""
+        for name, body in loaded.bodies.items():
+            self._base[name] = body
+            self._migrations[name] = [*self._migrations[name], loaded.migrations.get(name)]
+            self._updates[name] += 1
 
     def bits_of(self, operator: str) -> int:
         """The bits that decide which version of an operator a row gets; 0: all rows get one."""
         bits = 0
         for loaded in self._loaded.values():
-            if operator in loaded.calls:
+            if operator in loaded.bodies:
                 bits |= loaded.bit
         return bits
 
@@ -104,15 +157,56 @@ class Configuration:
         """How many updates of an operator a row with some mask has."""
         return self._updates[operator] + len(self._applied(operator, mask))
 
-    def call(self, operator: str, mask: int) -> Call:
-        """The function that a row with some mask gets."""
+    def body(self, operator: str, mask: int) -> Body:
+        """The version that a row with some mask gets."""
         applied = self._applied(operator, mask)
-        return applied[-1].calls[operator] if applied else self._base[operator]
+        return applied[-1].bodies[operator] if applied else self._base[operator]
+
+    def state_version(self, operator: str, mask: int) -> int:
+        """How many versions of its state come before the one that a row with some mask needs."""
+        return len(self._migrations[operator]) + len(self._applied(operator, mask))
+
+    def migrated(self, operator: str, mask: int, version: int, state: Any) -> Any:  # noqa: ANN401
+        """A state of some version, brought up to the version of rows with some mask."""
+        applied = self._applied(operator, mask)
+        steps = [*self._migrations[operator], *(one.migrations.get(operator) for one in applied)]
+        if version > len(steps):
+            raise OperatorError(
+                operator,
+                f"a state was written by its version {version}, but rows of version {len(steps)} "
+                "need it; build the flow with all migrations=(...) that its state has seen",
+            )
+        return _through(steps[version:], state)
+
+    def _try_migration(self, name: str, loaded: _Loaded) -> None:
+        """See that every sampled state of an operator survives a change's migration."""
+        last = loaded.migrations.get(name)
+        if last is None:
+            return
+        with self._replacing:
+            applied = self._applied(name, ~0)
+            steps = [*self._migrations[name], *(one.migrations.get(name) for one in applied), last]
+        for bucket in tuple(self._samples[name]):
+            for key, (_, version, state) in pickle.loads(bucket).items():
+                try:
+                    _through(steps[version:], state)
+                except Exception as error:
+                    raise OperatorError(
+                        name, f"its migration fails on the live state of key {key!r}: {error!r}"
+                    ) from error
 
     def _applied(self, operator: str, mask: int) -> list[_Loaded]:
         """The updates of an operator in transition that a row has, oldest first."""
         return [
             loaded
             for _, loaded in sorted(self._loaded.items())
-            if operator in loaded.calls and mask & loaded.bit
+            if operator in loaded.bodies and mask & loaded.bit
         ]
+
+
+def _through(steps: Iterable[Function | None], state: Any) -> Any:  # noqa: ANN401
+    """A state after some migrations; ``None``: that version kept it as it was."""
+    for step in steps:
+        if step is not None:
+            state = step(state)
+    return state

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from fries.errors import OperatorError
+from fries.runtime.arrow import Integers
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
-Integers: TypeAlias = npt.NDArray[np.int64]
 PARENT: Final = "_row"
 """Column in which a flat_map over batches says from which input row an output row comes."""
 
@@ -35,17 +34,18 @@ class Output(NamedTuple):
 Call: TypeAlias = "Callable[[pa.RecordBatch], Output]"
 
 
-def make_call(spec: OperatorSpec, function: Function | None) -> Call:
+def make_call(spec: OperatorSpec) -> Call:
     """Wrap a function so that it can be called on a batch and fails with a full story."""
-    if spec.kind is Kind.PASS or function is None:
-        return Output
     make = {
         Kind.MAP: _map,
         Kind.FILTER: _filter,
         Kind.FLAT_MAP: _flat_map,
         Kind.SPLIT: _split,
-    }[spec.kind]
-    call = make(spec, function)
+        Kind.LOOKUP: _lookup,
+    }.get(spec.kind)
+    if make is None or spec.function is None:
+        return Output
+    call = make(spec, spec.function)
 
     def guarded(batch: pa.RecordBatch) -> Output:
         try:
@@ -53,7 +53,7 @@ def make_call(spec: OperatorSpec, function: Function | None) -> Call:
         except OperatorError:
             raise
         except Exception as error:
-            raise _failure(spec, error) from error
+            raise failure(spec, error) from error
 
     return guarded
 
@@ -66,18 +66,19 @@ def _each(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> list
         for row in rows:
             made.append(function(row))  # noqa: PERF401 - its length says which row failed
     except Exception as error:
-        raise _failure(spec, error, rows[len(made)]) from error
+        raise failure(spec, error, rows[len(made)]) from error
     return made
 
 
-def _failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
+def failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
+    """The full story of a function that raised."""
     story = "".join(traceback.format_exception(error))
-    return OperatorError(spec.name, repr(error), _shortened(row), story)
+    return OperatorError(spec.name, repr(error), shortened(row), story)
 
 
 def _map(spec: OperatorSpec, function: Function) -> Call:
     def by_row(batch: pa.RecordBatch) -> Output:
-        return Output(_from_rows(spec, _each(spec, function, batch)))
+        return Output(from_rows(spec, _each(spec, function, batch)))
 
     def by_batch(batch: pa.RecordBatch) -> Output:
         made = _to_arrow(spec, function(_to_style(spec, batch)))
@@ -118,7 +119,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
         for number, made in enumerate(listed):
             rows.extend(made)
             parents.extend([number] * len(made))
-        return Output(_from_rows(spec, rows), np.array(parents, dtype=np.int64))
+        return Output(from_rows(spec, rows), np.array(parents, dtype=np.int64))
 
     def by_batch(batch: pa.RecordBatch) -> Output:
         made = function(_to_style(spec, batch))
@@ -133,6 +134,13 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
         return Output(_to_arrow(spec, made), parents)
 
     return by_row if spec.style is Style.ROW else by_batch
+
+
+def _lookup(spec: OperatorSpec, function: Function) -> Call:  # noqa: ARG001
+    def call(batch: pa.RecordBatch) -> Output:
+        return Output(*function(batch))
+
+    return call
 
 
 def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
@@ -160,12 +168,12 @@ def _to_style(spec: OperatorSpec, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
     return batch.to_pandas() if spec.style is Style.PANDAS else batch
 
 
-def _from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
+def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
     """Rows as a batch; a row with other columns than declared is refused, not cut."""
     names = set(spec.schema.names)
     for row in rows:
         if not isinstance(row, dict):
-            raise OperatorError(spec.name, f"it must return rows as dicts, not {_shortened(row)}")
+            raise OperatorError(spec.name, f"it must return rows as dicts, not {shortened(row)}")
         if row.keys() != names:
             raise OperatorError(
                 spec.name,
@@ -187,6 +195,7 @@ def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401
     return batch.select(spec.schema.names).cast(spec.schema)
 
 
-def _shortened(row: object, most: int = 300) -> str:
+def shortened(row: object, most: int = 300) -> str:
+    """A value for a message."""
     text = "" if row is None else repr(row)
     return text if len(text) <= most else text[:most] + "..."

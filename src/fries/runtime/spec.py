@@ -23,6 +23,18 @@ class Kind(enum.Enum):
     """The function gives the number of the output branch."""
     PASS = "pass"
     """No function: a union, or a replicate if it has several output edges."""
+    LOOKUP = "lookup"
+    """The function is a :class:`~fries.runtime.lookup.Lookup` in a static table."""
+    PROCESS = "process"
+    """Keyed and stateful: the function takes a state and a row."""
+    AGGREGATE = "aggregate"
+    """Keyed and blocking: folds the rows of a batch, and gives one row per key at its end."""
+    JOIN = "join"
+    """Keyed, no function: pairs two branches of the same tuples."""
+
+
+GROUPED = frozenset({Kind.PROCESS, Kind.AGGREGATE, Kind.JOIN})
+"""Kinds that need all rows of a key at one place."""
 
 
 class Style(enum.Enum):
@@ -34,8 +46,21 @@ class Style(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Keying:
+    """How the rows of a keyed operator are brought together, and what its state begins with."""
+
+    columns: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+    """Rows of a key group are sorted by these."""
+    initial: object = None
+    """State of a key that is seen for the first time."""
+    migrations: tuple[Function | None, ...] = ()
+    """How states of versions before this flow's first one are brought up, oldest first."""
+
+
+@dataclass(frozen=True)
 class OperatorSpec:
-    """One operator, and what every version of it must keep: kind, style, output columns."""
+    """One version of an operator. All versions share its name, kind, style and key."""
 
     name: str
     kind: Kind
@@ -47,6 +72,11 @@ class OperatorSpec:
     """Of a split: how many."""
     takes: pa.Schema | None = None
     """Columns that it gets, where a dry run must know them."""
+    keying: Keying | None = None
+    many: bool = False
+    """Of a process: whether its function gives a list of rows."""
+    result: Function | None = None
+    """Of an aggregate: makes the columns of a result from a state."""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,34 @@
 """A stage at work: chunks go through its operators, in topological order, in one process.
 
 ``control.poll`` between two chunks is the only place where the configuration may change, so
-a chunk goes through all operators of the stage under one configuration.
+a chunk goes through all operators of the stage under one configuration. In a keyed stage one
+key group comes after the other, and in a group the rows of older epochs come first.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from fries.runtime.arrow import Integers, integers
 from fries.runtime.chunks import Chunk, Pacer
 from fries.runtime.configuration import Configuration
-from fries.runtime.functions import Integers
-from fries.runtime.spec import EdgeSpec, OperatorSpec, StageSpec
+from fries.runtime.functions import Output
+from fries.runtime.keyed import join, keys_of, results
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
+from fries.runtime.state import KeyGroup
 
 Branches: TypeAlias = "Integers | None"
+Leaving: TypeAlias = "tuple[EdgeSpec, Chunk]"
+Fresh: TypeAlias = "Callable[[pa.RecordBatch], Chunk]"
+"""Makes rows that begin transactions of their own."""
 
 
 class Control(Protocol):
@@ -26,6 +36,9 @@ class Control(Protocol):
 
     def poll(self) -> None:
         """Take up what has arrived, without waiting."""
+
+    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+        """Note what an operator has done."""
 
 
 class Recorder(Protocol):
@@ -44,12 +57,17 @@ class Stage:
         configuration: Configuration,
         control: Control,
         recorder: Recorder | None = None,
+        fresh: Fresh = Chunk.fresh,
     ) -> None:
         self._configuration = configuration
         self._control = control
         self._recorder = recorder
+        self._fresh = fresh
         self._pacer = Pacer()
         self._operators = spec.operators
+        self._group: KeyGroup | None = None
+        self._versions: dict[int, OperatorSpec] = {}
+        """By version of the states in the group, the operator that wrote them."""
         here = {operator.name for operator in spec.operators}
         self._inner = {edge.number for edge in spec.edges if edge.target in here}
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
@@ -58,23 +76,69 @@ class Stage:
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
 
-    def run(self, edge: EdgeSpec, rows: Chunk) -> Iterator[tuple[EdgeSpec, Chunk]]:
+    def run(self, edge: EdgeSpec, rows: Chunk) -> Iterator[Leaving]:
         """Push rows that came over an edge through the stage; what leaves it comes out."""
+        yield from self._paced(rows, partial(self._push, edge))
+
+    def run_group(
+        self, operator: OperatorSpec, edge: EdgeSpec, rows: Chunk, group: KeyGroup, hashes: Integers
+    ) -> Iterator[Leaving]:
+        """Push all rows of a key group through a keyed operator and what follows it.
+
+        Rows of older epochs go first: a state is migrated when the first row of a newer one
+        touches it, and no older row may come after that.
+        """
+        assert operator.keying is not None
+        self._control.poll()
+        self._group, self._versions = group, {}
+        group.load(keys_of(operator.keying.columns, rows.batch), hashes)
+        yield from self.run(edge, self._in_order(operator, rows))
+        if operator.kind is Kind.AGGREGATE:
+            yield from self._results(operator, group)
+        self._configuration.sampled(operator.name, group.save())
+        self._group = None
+
+    def run_join(self, operator: OperatorSpec, left: Leaving, right: Leaving) -> Iterator[Leaving]:
+        """Pair the rows of a key group that came over two edges, and push the pairs on."""
+        self._control.poll()
+        halves = [rows.stamped(self._configuration.stamp_on(e.number)) for e, rows in (left, right)]
+        if self._recorder is not None:
+            for half in halves:
+                self._recorder.record(operator.name, 0, half)
+        began = time.perf_counter()
+        pairs = join(operator, *halves)
+        taken = sum(map(len, halves))
+        self._control.count(operator.name, taken, len(pairs), time.perf_counter() - began)
+        yield from self._paced(pairs, partial(self._onward, operator))
+
+    def _paced(self, rows: Chunk, push: Callable[[Chunk], list[Leaving]]) -> Iterator[Leaving]:
+        """Rows in chunks that take a few milliseconds each, with a poll before each."""
         start = 0
         while start < len(rows):
             self._control.poll()
             chunk = rows.slice(start, self._pacer.rows)
             began = time.perf_counter()
-            leaving = self._push(edge, chunk)
+            leaving = push(chunk)
             self._pacer.measured(len(chunk), time.perf_counter() - began)
             start += len(chunk)
             yield from leaving
 
-    def _push(self, edge: EdgeSpec, chunk: Chunk) -> list[tuple[EdgeSpec, Chunk]]:
-        """One chunk through all operators, under one configuration."""
+    def _push(self, edge: EdgeSpec, chunk: Chunk) -> list[Leaving]:
+        """One chunk over an edge and through all operators, under one configuration."""
         inbox: dict[str, list[Chunk]] = defaultdict(list)
-        leaving: list[tuple[EdgeSpec, Chunk]] = []
+        leaving: list[Leaving] = []
         self._send(edge, chunk, inbox, leaving)
+        return self._through(inbox, leaving)
+
+    def _onward(self, operator: OperatorSpec, made: Chunk) -> list[Leaving]:
+        """One chunk from the output of an operator on."""
+        inbox: dict[str, list[Chunk]] = defaultdict(list)
+        leaving: list[Leaving] = []
+        for out in self._outputs[operator.name]:
+            self._send(out, made, inbox, leaving)
+        return self._through(inbox, leaving)
+
+    def _through(self, inbox: dict[str, list[Chunk]], leaving: list[Leaving]) -> list[Leaving]:
         for operator in self._operators:
             for arrived in inbox.pop(operator.name, ()):
                 for made, branches in self._apply(operator, arrived):
@@ -88,7 +152,7 @@ class Stage:
         edge: EdgeSpec,
         chunk: Chunk,
         inbox: dict[str, list[Chunk]],
-        leaving: list[tuple[EdgeSpec, Chunk]],
+        leaving: list[Leaving],
     ) -> None:
         """Hand rows over an edge: stamp them where it enters a component of a change."""
         if not len(chunk):
@@ -106,12 +170,54 @@ class Stage:
             if self._recorder is not None:
                 version = self._configuration.version(operator.name, mask)
                 self._recorder.record(operator.name, version, part)
-            output = self._configuration.call(operator.name, mask)(part.batch)
+            began = time.perf_counter()
+            output = self._call(operator, mask, part)
+            took = time.perf_counter() - began
+            self._control.count(operator.name, len(part), output.batch.num_rows, took)
             if mask != bits:
                 now = time.time()
                 for change in self._configuration.changes(bits & ~mask):
                     self.last_old[change] = now
             yield part.children(output), output.branches
+
+    def _call(self, operator: OperatorSpec, mask: int, rows: Chunk) -> Output:
+        name, configuration = operator.name, self._configuration
+        body = configuration.body(name, mask)
+        if body.fold is None:
+            return body.call(rows.batch)
+        assert self._group is not None, "a keyed operator gets whole key groups"
+        version = configuration.state_version(name, mask)
+        self._versions[version] = body.spec
+        return body.fold(
+            rows.batch, self._group, version, partial(configuration.migrated, name, mask)
+        )
+
+    def _in_order(self, operator: OperatorSpec, rows: Chunk) -> Chunk:
+        """Rows of older epochs first, and then as the operator wants them."""
+        assert operator.keying is not None
+        bits = self._configuration.bits_of(operator.name)
+        ages = np.bitwise_count(rows.epochs & bits).astype(np.int64)
+        if not operator.keying.order_by and not ages.any():
+            return rows
+        sorted_by = rows.batch.select(list(operator.keying.order_by))
+        table = pa.Table.from_batches([sorted_by]).append_column(_AGE, pa.array(ages))
+        keys: list[tuple[str, Literal["ascending"]]] = [
+            (name, "ascending") for name in (_AGE, *operator.keying.order_by)
+        ]
+        return rows.take(integers(pc.sort_indices(table, sort_keys=keys).cast(pa.int64())))
+
+    def _results(self, operator: OperatorSpec, group: KeyGroup) -> Iterator[Leaving]:
+        """What an aggregate gives at the end: each key by the version that it came to."""
+        by_version: dict[int, dict[object, object]] = defaultdict(dict)
+        for key, (_, version, state) in group.entries():
+            by_version[version][key] = state
+        for version, states in by_version.items():
+            made = self._fresh(results(self._versions[version], states))
+            self._control.count(operator.name, 0, len(made), 0.0)
+            yield from self._paced(made, partial(self._onward, operator))
+
+
+_AGE = "_age"
 
 
 def _by_mask(chunk: Chunk, bits: int) -> Iterator[tuple[int, Chunk]]:

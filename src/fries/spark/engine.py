@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
-from functools import reduce
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from fries.control.changes import Order
+from fries.control.changes import Change, Order
 from fries.control.server import ControlServer
 from fries.control.wire import new_secret
 from fries.errors import (
+    AbortedError,
     AlreadyAppliedError,
     NotRunningError,
-    OperatorError,
     TraitError,
     UpdateRefusedError,
 )
@@ -27,106 +29,159 @@ from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
 from fries.runtime.configuration import Shipped
-from fries.runtime.functions import make_call
-from fries.runtime.spec import Function, OperatorSpec, StageSpec, Style
+from fries.runtime.spec import EdgeSpec, OperatorSpec
 from fries.serializability import Verdict, check_trace
-from fries.spark.schemas import spark_schema
-from fries.spark.tasks import EDGE, Session, StageTask
+from fries.spark.plan import Planner
+from fries.spark.tasks import Session
+from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
+from fries.updates import Update, check_columns, revised
 
 _dumps: Callable[[object], bytes] = cloudpickle.dumps
 
 
-class Engine:
-    """Runs one flow: a stage of operators between its sources and its output."""
+@dataclass(frozen=True)
+class Definition:
+    """A flow as its author has built it."""
 
-    def __init__(
-        self,
-        flow: str,
-        stage: StageSpec,
-        sources: Mapping[str, DataFrame],
-        schema: pa.Schema,
-        audit_folder: str | None,
-    ) -> None:
-        self._stage = stage
-        self._sources = sources
-        self._schema = schema
-        self._last: dict[str, tuple[bytes, Reconfiguration]] = {}
-        """By operator, its newest function, and the change that brought it."""
-        context = next(iter(sources.values())).sparkSession.sparkContext
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    """In topological order."""
+    edges: tuple[EdgeSpec, ...]
+    sources: Mapping[str, DataFrame]
+    outputs: Mapping[str, str]
+    """By the operator that an output edge ends in, the name of the output."""
+    groups: int
+    audit: str | None
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """A change that was requested: what it made of its operators, and how to know it again."""
+
+    change: Change
+    specs: Mapping[str, OperatorSpec]
+    pickled: Mapping[str, bytes]
+
+
+class Engine:
+    """Runs one flow."""
+
+    def __init__(self, flow: Definition) -> None:
+        self._flow = flow
+        self._applied: list[_Applied] = []
+        self._writer: DataStreamWriter | None = None
+        self.query: StreamingQuery | None = None
+        """The query that :meth:`start` has started."""
+        context = next(iter(flow.sources.values())).sparkSession.sparkContext
         if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
-        self._server = ControlServer(flow, new_secret(), _reachable_host(context))
+        definition = _pickled_all(flow.operators)
+        self._server = ControlServer(flow.name, new_secret(), _reachable_host(context), definition)
         self._server.start()
-        self._session = Session(
-            flow, self._server.address, self._server.secret, stage.operators, audit_folder
-        )
+        names = tuple(spec.name for spec in flow.operators)
+        secret, address = self._server.secret, self._server.address
+        self._session = Session(flow.name, address, secret, names, flow.audit)
+        self.physical = _stages(flow)
 
     def dataframe(self) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
-        feed = tuple(edge for edge in self._stage.edges if edge.target in self._sources)
-        rows = [self._sources[edge.target] for edge in feed]
-        if len(feed) > 1:
-            tagged = zip(rows, feed, strict=True)
-            rows = [frame.withColumn(EDGE, F.lit(edge.number)) for frame, edge in tagged]
-        joined = reduce(_union, rows)
-        task = StageTask(self._session, self._stage, feed)
-        return joined.mapInArrow(task, spark_schema(self._schema))
+        planner = Planner(self.physical, self._session, self._flow.outputs, self._flow.groups)
+        return planner.dataframe(self._flow.sources)
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start a query on the output, so that it can be restarted."""
+        self._writer = writer
+        self.query = writer.start()
+        return self.query
 
     def reconfigure(
-        self, plan: Plan, updates: Mapping[str, Function], timeout: float
+        self, plan: Plan, updates: Mapping[str, Update], timeout: float
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
-        specs = {spec.name: spec for spec in self._stage.operators}
-        if plan.commit is CommitPoint.RESTART:
-            raise UpdateRefusedError(
-                ", ".join(plan.targets),
-                "to restart, stop the query, build the flow with the new functions, and start it",
-            )
-        for name, function in updates.items():
-            _check(specs.get(name), name, function)
-        pickled = {name: _pickled(name, function) for name, function in updates.items()}
+        current = self._current()
+        new = {name: revised(current[name], update) for name, update in updates.items()}
+        new = check_columns(tuple(current.values()), self._flow.edges, new, self._crossing())
+        pickled = {name: _pickled(name, update) for name, update in updates.items()}
         if all(self._has(name, data) for name, data in pickled.items()):
             raise AlreadyAppliedError(plan.targets)
         if not self._server.workers:
-            raise NotRunningError(self._session.flow)
+            raise NotRunningError(self._flow.name)
+        if plan.commit is CommitPoint.RESTART and self._writer is None:
+            raise UpdateRefusedError(
+                ", ".join(plan.targets),
+                "only a query that was started with flow.start(writer) can be restarted",
+            )
+        migrations = {name: update.migrate for name, update in updates.items()}
         change = self._server.request(
             Order(
                 plan.targets,
-                _dumps(Shipped(dict(updates), self._entries(plan))),
+                _dumps(Shipped(new, migrations, self._entries(plan))),
                 footprint=frozenset(frozenset(part.members) for part in plan.components),
-                at_boundary=plan.commit is CommitPoint.NEXT_BATCH,
+                at_boundary=plan.commit is not CommitPoint.NOW,
                 timeout=timeout,
             )
         )
-        handle = Reconfiguration(plan, change)
-        self._last.update({name: (data, handle) for name, data in pickled.items()})
-        return handle
+        self._applied.append(_Applied(change, new, pickled))
+        if plan.commit is CommitPoint.RESTART:
+            self._restart(change, timeout)
+        return Reconfiguration(plan, change)
 
-    def _has(self, name: str, function: bytes) -> bool:
-        """Whether an operator has a function already, or is about to get it."""
-        last, change = self._last.get(name, (b"", None))
-        return last == function and change is not None and change.state != Phase.ABORTED.value
+    def _restart(self, change: Change, timeout: float) -> None:
+        """The baseline: stop the query, which throws its batch away, and start it again."""
+        assert self._writer is not None
+        assert self.query is not None
+        change.wait_ready(time.monotonic() + timeout)
+        if change.phase is Phase.ABORTED:
+            raise AbortedError(change.reason)
+        self.query.stop()
+        self._server.cut()
+        self.query = self._writer.start()
+
+    def _current(self) -> dict[str, OperatorSpec]:
+        """The newest version of each operator, in topological order."""
+        specs = {spec.name: spec for spec in self._flow.operators}
+        for applied in self._applied:
+            if applied.change.phase is not Phase.ABORTED:
+                specs.update(applied.specs)
+        return specs
+
+    def _has(self, name: str, update: bytes) -> bool:
+        """Whether an operator has an update already, or is about to get it."""
+        for applied in reversed(self._applied):
+            if name in applied.pickled and applied.change.phase is not Phase.ABORTED:
+                return applied.pickled[name] == update
+        return False
 
     def audit(self) -> Verdict:
         """Check every data operation that finished tasks have recorded."""
         if self._session.audit is None:
             raise TraitError(
-                f"flow {self._session.flow!r}",
+                f"flow {self._flow.name!r}",
                 "it records nothing; make it with Flow(..., audit=folder)",
             )
-        names = tuple(spec.name for spec in self._stage.operators)
         plans = (order.targets for order in self._server.committed())
-        return check_trace(audit.read(self._session.audit, names, updates_of(plans)))
+        return check_trace(
+            audit.read(self._session.audit, self._session.operators, updates_of(plans))
+        )
 
     @property
-    def workers(self) -> tuple[str, ...]:
-        """The worker processes that are connected now."""
-        return self._server.workers
+    def server(self) -> ControlServer:
+        """The controller."""
+        return self._server
 
     def stop(self) -> None:
         """Close the control channel."""
         self._server.stop()
+
+    def _crossing(self) -> dict[int, pa.Schema]:
+        """Columns of the edges that Spark's plan fixes: between stages, and to the outputs."""
+        stages = self.physical.stages
+        return {
+            edge.number: self.physical.schemas[edge.number]
+            for stage in stages
+            for edge in stage.leaving
+        }
 
     def _entries(self, plan: Plan) -> frozenset[int]:
         """Numbers of the edges over which rows enter a component of the plan."""
@@ -134,42 +189,37 @@ class Engine:
         heads = set(plan.heads)
         return frozenset(
             edge.number
-            for edge in self._stage.edges
+            for edge in self._flow.edges
             if (edge.source, edge.target) in entered
-            or (edge.target in heads and edge.target in self._sources)
+            or (edge.target in heads and edge.target in self._flow.sources)
         )
 
 
-def _union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.unionByName(right, allowMissingColumns=True)
+def _stages(flow: Definition) -> PhysicalFlow:
+    """The stages of a flow, without the functions: those travel once, not with every stage."""
+    bare = [replace(spec, function=None, result=None) for spec in flow.operators]
+    return physical(bare, flow.edges)
 
 
-def _check(spec: OperatorSpec | None, name: str, function: Function) -> None:
-    """Refuse what can be seen to be wrong before anything is shipped."""
-    if spec is None or spec.function is None:
-        raise UpdateRefusedError(name, "it has no function to replace")
-    if not callable(function):
-        raise UpdateRefusedError(name, f"{function!r} cannot be called")
-    if spec.style is Style.ROW:
-        return
-    empty = pa.RecordBatch.from_pylist([], schema=spec.takes)
+def _pickled(name: str, value: object) -> bytes:
     try:
-        make_call(spec, function)(empty)
-    except OperatorError as error:
-        raise UpdateRefusedError(
-            name, f"its dry run on an empty batch failed: {error.problem}\n{error.story}"
-        ) from error
-
-
-def _pickled(name: str, function: Function) -> bytes:
-    try:
-        return _dumps(function)
+        return _dumps(value)
     except Exception as error:
         raise UpdateRefusedError(
             name,
             f"it cannot be pickled ({error}); keep connections, locks and sessions out of it, and "
             "open them inside the function",
         ) from error
+
+
+def _pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
+    """All operators; a function that cannot travel is named."""
+    try:
+        return _dumps(operators)
+    except Exception:
+        for spec in operators:
+            _pickled(spec.name, spec)
+        raise
 
 
 def _is_local(context: SparkContext) -> bool:

@@ -1,4 +1,4 @@
-"""A stage as a Spark task: what ``mapInArrow`` runs in a Python worker.
+"""Stages as Spark tasks: what ``mapInArrow`` runs in a Python worker.
 
 A worker process keeps one connection to the controller for each flow, and with it the
 configuration, for as long as Spark reuses the process. Every task announces itself first and
@@ -8,6 +8,7 @@ begins with the base of its batch; if the connection is gone, the next task make
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,21 +16,20 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 
 from fries.control.client import ControlClient
-from fries.control.messages import Ended
-from fries.runtime.audit import Audit, transactions
+from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
-from fries.runtime.spec import EdgeSpec, OperatorSpec, StageSpec
-from fries.runtime.stage import Stage
+from fries.runtime.layout import EDGE, GROUP, OPERATOR, Layout
+from fries.runtime.spec import EdgeSpec
+from fries.runtime.task import Encoder, Execution, Task, groups
+from fries.stages import PhysicalStage
 
 SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a busy thread lets another one run. With Python's 5 ms, every step of a
 preparation beside the data path (receive, load, answer) would wait that long."""
-EDGE: Final = "_edge"
-"""Column that tells which edge a row travels on, where several edges meet."""
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local property in which Structured Streaming tells tasks the number of their micro-batch."""
 
@@ -41,7 +41,8 @@ class Session:
     flow: str
     address: tuple[str, int]
     secret: bytes = field(repr=False)
-    operators: tuple[OperatorSpec, ...]
+    operators: tuple[str, ...]
+    """Their names; their functions come from the controller, once to each worker."""
     audit: str | None = None
     """Folder for the data operations of every task; ``None``: nothing is recorded."""
 
@@ -51,7 +52,7 @@ class Host:
 
     def __init__(self, session: Session) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
-        self.configuration = Configuration(session.operators)
+        self.configuration = Configuration()
         self.client = ControlClient(
             session.address, session.secret, session.flow, self.configuration
         )
@@ -73,63 +74,116 @@ def host_of(session: Session) -> Host:
 
 
 @dataclass(frozen=True)
-class StageTask:
-    """A stage without a key, left over one edge; ``feed`` are the edges that sources come over."""
+class Work:
+    """A stage of a flow, and what leaves it; travels in closures."""
 
     session: Session
-    stage: StageSpec
-    feed: tuple[EdgeSpec, ...]
+    stage: PhysicalStage
+    gives: Encoder
+
+    def task(self) -> Task:
+        """Begin to work on the partition of the Spark task that this is called in."""
+        context = TaskContext.get()
+        assert context is not None, "a stage runs in a Spark task"
+        execution = Execution(int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId())
+        host = host_of(self.session)
+        audit = Audit(self.session.operators) if self.session.audit else None
+        return Task(
+            self.stage, self.gives, execution, host.configuration, host.client, audit, dumps
+        )
+
+
+@dataclass(frozen=True)
+class SourceStage:
+    """The first stage: rows of the sources, each over its own edge."""
+
+    work: Work
+    feed: tuple[tuple[EdgeSpec, pa.Schema], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of a partition."""
-        context = TaskContext.get()
-        assert context is not None, "a stage runs in a Spark task"
-        task = _Task(self, int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId())
-        yield from task.run(batches)
-
-    def by_edge(self, rows: pa.RecordBatch) -> Iterator[tuple[EdgeSpec, pa.RecordBatch]]:
-        """The rows of each source, with its own columns."""
-        if len(self.feed) == 1:
-            yield self.feed[0], rows
-            return
-        schemas = {spec.name: spec.schema for spec in self.stage.operators}
-        for edge in self.feed:
-            mine = rows.filter(pc.equal(rows[EDGE], pa.scalar(edge.number, pa.int32())))
-            schema = schemas[edge.target]
-            yield edge, mine.select(schema.names).cast(schema)
-
-
-class _Task:
-    """One execution of a stage: from its announcement to its report."""
-
-    def __init__(self, work: StageTask, batch: int, partition: int) -> None:
-        self._work = work
-        self._host = host_of(work.session)
-        self._batch, self._partition, self._rows = batch, partition, 0
-        go = self._host.client.begin(batch, work.stage.number, partition)
-        self._host.configuration.begin(go.base)
-        names = [spec.name for spec in work.session.operators]
-        self._audit = Audit(names) if work.session.audit else None
-        self._stage = Stage(work.stage, self._host.configuration, self._host.client, self._audit)
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows in, rows out; the audit is kept only if all went well."""
-        number = self._work.stage.number
+        task = self.work.task()
         try:
-            for rows in batches:
-                for edge, part in self._work.by_edge(rows):
-                    made = [chunk.batch for _, chunk in self._stage.run(edge, self._fresh(part))]
-                    if made:
-                        yield from pa.Table.from_batches(made).combine_chunks().to_batches()
-            if self._audit is not None and self._work.session.audit:
-                task = f"{self._batch}-{number}-{self._partition}"
-                self._audit.write(self._work.session.audit, task)
+            for batch in batches:
+                yield from task.rows(self._by_edge(task, batch))
+            task.keep_audit(self.work.session.audit)
         finally:
-            last_old = self._stage.last_old
-            self._host.client.ended(Ended(self._batch, number, self._partition, last_old))
+            task.report()
 
-    def _fresh(self, rows: pa.RecordBatch) -> Chunk:
-        if self._audit is None:
-            return Chunk.fresh(rows)
-        first, self._rows = self._rows, self._rows + rows.num_rows
-        return Chunk.fresh(rows, transactions(self._batch, self._partition, first, rows.num_rows))
+    def _by_edge(self, task: Task, rows: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
+        """The rows of each source, with its own columns."""
+        for edge, schema in self.feed:
+            mine = rows
+            if len(self.feed) > 1:
+                mine = rows.filter(pc.equal(rows[EDGE], pa.scalar(edge.number, pa.int32())))
+            arrays = [mine.column(source_column(edge, name, self.feed)) for name in schema.names]
+            cast = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
+            yield edge.number, task.fresh(pa.RecordBatch.from_arrays(cast, schema=schema))
+
+
+def source_column(edge: EdgeSpec, name: str, feed: tuple[tuple[EdgeSpec, pa.Schema], ...]) -> str:
+    """What a column of a source is called where several sources meet."""
+    return name if len(feed) == 1 else f"{name}__{edge.number}"
+
+
+@dataclass(frozen=True)
+class ShuffledStage:
+    """A stage behind an exchange that has no use for whole key groups."""
+
+    work: Work
+    takes: Layout
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process the rows of a partition."""
+        task = self.work.task()
+        try:
+            for batch in batches:
+                parts = ((edge, chunk) for edge, chunk, _ in self.takes.decode(batch))
+                yield from task.rows(parts)
+            task.keep_audit(self.work.session.audit)
+        finally:
+            task.report()
+
+
+@dataclass(frozen=True)
+class SortedStage:
+    """A keyed stage of a batch job: Spark has sorted its rows by key group.
+
+    States live as long as their group: a batch job has no checkpoint to keep them in.
+    """
+
+    work: Work
+    takes: Layout
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process the key groups of a partition."""
+        task = self.work.task()
+        try:
+            for operator, rows in groups(batches, OPERATOR, GROUP):
+                yield from task.group(operator, rows, self.takes, None)
+            task.keep_audit(self.work.session.audit)
+        finally:
+            task.report()
+
+
+@dataclass(frozen=True)
+class Unpacking:
+    """From the flat rows that a stateful stage gives to the rows of the output."""
+
+    takes: Layout
+    gives: Encoder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Convert the rows of a partition."""
+        for batch in batches:
+            for edge, chunk, _ in self.takes.decode(batch):
+                yield self.gives.encode(edge, chunk)
+
+
+def dumps(value: object) -> bytes:
+    """Pickle a state; one whose class came with a closure needs the slower pickler."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return data

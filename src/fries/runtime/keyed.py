@@ -1,0 +1,140 @@
+"""Keyed operators: folds over the states of keys, and the join of two branches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from fries.errors import OperatorError
+from fries.runtime.arrow import take
+from fries.runtime.chunks import Chunk
+from fries.runtime.functions import Output, failure, from_rows, shortened
+from fries.runtime.spec import Kind, OperatorSpec
+from fries.runtime.state import Key, KeyGroup
+
+Migrate: TypeAlias = "Callable[[int, Any], Any]"
+"""Brings a state of some version up to the version of the rows at hand."""
+Fold: TypeAlias = "Callable[[pa.RecordBatch, KeyGroup, int, Migrate], Output]"
+"""Rows, the states of their keys, the version of the rows, how to bring states up to it."""
+PLAIN = (type(None), bool, int, float, str, bytes)
+"""Initial states of these types can be shared: nobody can change them."""
+
+
+def keys_of(columns: Sequence[str], batch: pa.RecordBatch) -> list[Key]:
+    """The key of each row: a value, or a tuple of several."""
+    values = [batch.column(name).to_pylist() for name in columns]
+    if not values:
+        return [()] * int(batch.num_rows)
+    return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+
+
+def make_fold(spec: OperatorSpec) -> Fold:
+    """A keyed function as a function of rows and states."""
+    keying, function = spec.keying, spec.function
+    assert keying is not None
+    assert function is not None
+    initial = keying.initial
+    saved = None if isinstance(initial, PLAIN) else pickle.dumps(initial)
+    step = _row_and_state(spec) if spec.kind is Kind.PROCESS else _only_state
+
+    def fold(batch: pa.RecordBatch, group: KeyGroup, version: int, migrate: Migrate) -> Output:
+        rows = batch.to_pylist()
+        made: list[Any] = []
+        parents: list[int] = []
+        for number, (key, row) in enumerate(zip(keys_of(keying.columns, batch), rows, strict=True)):
+            entry = group.get(key)
+            try:
+                if entry is None:
+                    state = initial if saved is None else pickle.loads(saved)
+                else:
+                    state = entry[2] if entry[1] == version else migrate(entry[1], entry[2])
+                state, given = step(function(state, row))
+            except OperatorError:
+                raise
+            except Exception as error:
+                raise failure(spec, error, row) from error
+            group.put(key, version, state)
+            made.extend(given)
+            parents.extend([number] * len(given))
+        whole = len(made) == len(rows) and not spec.many
+        return Output(from_rows(spec, made), None if whole else np.array(parents, dtype=np.int64))
+
+    return fold
+
+
+def _row_and_state(spec: OperatorSpec) -> Callable[[Any], tuple[Any, Sequence[Any]]]:
+    """Take apart what a ``process`` function returns."""
+
+    def step(returned: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise OperatorError(
+                spec.name, f"it must return (state, row), not {shortened(returned)}"
+            )
+        state, given = returned
+        if spec.many:
+            return state, list(given)
+        return state, () if given is None else (given,)
+
+    return step
+
+
+def _only_state(returned: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401
+    return returned, ()
+
+
+def results(spec: OperatorSpec, states: Mapping[Key, Any]) -> pa.RecordBatch:
+    """What an aggregate gives for its keys: their columns, and what its states make."""
+    assert spec.keying is not None
+    columns = spec.keying.columns
+    rows = []
+    for key, state in states.items():
+        try:
+            row = state if spec.result is None else spec.result(state)
+        except Exception as error:
+            raise failure(spec, error, state) from error
+        if not isinstance(row, dict):
+            raise OperatorError(
+                spec.name, f"its result must be a dict of columns, not {shortened(row)}"
+            )
+        values = (key,) if len(columns) == 1 else key
+        rows.append({**dict(zip(columns, values, strict=True)), **row})
+    return from_rows(spec, rows)
+
+
+def join(spec: OperatorSpec, left: Chunk, right: Chunk) -> Chunk:
+    """Pair two branches of the same tuples; a half that the other branch dropped is dropped.
+
+    A pair has passed every marker that one of its halves has.
+    """
+    assert spec.keying is not None
+    columns = spec.keying.columns
+    ours, theirs = (_unique(spec, keys_of(columns, half.batch)) for half in (left, right))
+    both = [key for key in ours if key in theirs]
+    at_left = np.array([ours[key] for key in both], dtype=np.int64)
+    at_right = np.array([theirs[key] for key in both], dtype=np.int64)
+    rows, others = take(left.batch, at_left), take(right.batch, at_right)
+    arrays = [
+        (rows if name in left.batch.schema.names else others).column(name)
+        for name in spec.schema.names
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
+    epochs = left.epochs[at_left] | right.epochs[at_right]
+    return Chunk(batch, epochs, None if left.txns is None else left.txns[at_left])
+
+
+def _unique(spec: OperatorSpec, keys: list[Key]) -> dict[Key, int]:
+    """Where each key is; null joins nothing, and a key that comes twice is no identity."""
+    found: dict[Key, int] = {}
+    for number, key in enumerate(keys):
+        if key in found:
+            raise OperatorError(
+                spec.name,
+                f"two tuples have the key {key!r}; join on a key that is unique in a batch",
+            )
+        if key is not None and not (isinstance(key, tuple) and None in key):
+            found[key] = number
+    return found

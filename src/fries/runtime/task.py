@@ -1,0 +1,186 @@
+"""One execution of a stage, from its announcement to its report. Knows no Spark.
+
+Batches of flat rows go in and come out. Whoever feeds it (``mapInArrow``, a stateful
+processor, a test) hands over whole batches, or in a keyed stage whole key groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fries.control.messages import Ended, Go
+from fries.runtime.arrow import Integers, concat_batches
+from fries.runtime.audit import Audit, transactions
+from fries.runtime.chunks import Chunk, concat
+from fries.runtime.configuration import Configuration
+from fries.runtime.layout import Layout
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
+from fries.runtime.stage import Control, Leaving, Stage
+from fries.runtime.state import Dumps, KeyGroup, Store
+from fries.stages import PhysicalStage
+
+FLUSH_ROWS: Final = 10_000
+"""Rows that are collected before they leave: Spark's own size of an Arrow batch."""
+FLUSH_SECONDS: Final = 0.1
+"""Rows wait no longer than this for others to leave with."""
+
+
+class Channel(Control, Protocol):
+    """The control channel, as a task uses it."""
+
+    def begin(self, batch: int, stage: int, partition: int) -> Go:
+        """Announce a task, and learn of every commit that was sent before it began."""
+
+    def ended(self, report: Ended) -> None:
+        """Tell how a task went."""
+
+
+class Encoder(Protocol):
+    """Makes what leaves a stage: flat rows of an exchange, or the rows of the output."""
+
+    schema: pa.Schema
+
+    def encode(self, edge: int, chunk: Chunk) -> pa.RecordBatch:
+        """Rows of an edge."""
+
+
+class Execution(NamedTuple):
+    """Which task it is."""
+
+    batch: int
+    partition: int
+
+
+class Task:
+    """A stage at work on one partition of one batch."""
+
+    def __init__(
+        self,
+        stage: PhysicalStage,
+        gives: Encoder,
+        execution: Execution,
+        configuration: Configuration,
+        channel: Channel,
+        audit: Audit | None = None,
+        dumps: Dumps = pickle.dumps,
+    ) -> None:
+        self._physical, self._gives, self._execution = stage, gives, execution
+        self._channel, self._audit, self._dumps = channel, audit, dumps
+        go = channel.begin(execution.batch, stage.number, execution.partition)
+        configuration.begin(go.base)
+        self._operators = {spec.name: spec for spec in stage.spec.operators}
+        self._edges = {edge.number: edge for edge in stage.incoming}
+        self._began = 0
+        """Transactions that began here."""
+        self._stage = Stage(stage.spec, configuration, channel, audit, self.fresh)
+
+    def fresh(self, rows: pa.RecordBatch) -> Chunk:
+        """Rows that begin transactions here."""
+        if self._audit is None:
+            return Chunk.fresh(rows)
+        first, self._began = self._began, self._began + rows.num_rows
+        where = self._execution.batch, self._physical.number, self._execution.partition
+        return Chunk.fresh(rows, transactions(*where, first, rows.num_rows))
+
+    def rows(self, parts: Iterable[tuple[int, Chunk]]) -> Iterator[pa.RecordBatch]:
+        """Push rows through the stage, each part over its edge."""
+        for edge, chunk in parts:
+            yield from self._coalesced(self._stage.run(self._edges[edge], chunk))
+
+    def group(
+        self, operator: str, rows: pa.RecordBatch, layout: Layout, store: Store | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Push a whole key group through the stage; without an operator, rows that have no key."""
+        parts = list(layout.decode(rows))
+        if not operator:
+            yield from self.rows((edge, chunk) for edge, chunk, _ in parts)
+            return
+        spec = self._operators[operator]
+        if spec.kind is Kind.JOIN:
+            leaving = self._join(spec, {edge: chunk for edge, chunk, _ in parts})
+        else:
+            ((edge, chunk, hashes),) = parts
+            leaving = self._fold(spec, self._edges[edge], chunk, hashes, store)
+        yield from self._coalesced(leaving)
+
+    def keep_audit(self, folder: str | None) -> None:
+        """All went well: what was recorded counts."""
+        if self._audit is not None and folder is not None:
+            batch, partition = self._execution
+            self._audit.write(folder, f"{batch}-{self._physical.number}-{partition}")
+
+    def report(self) -> None:
+        """Tell the controller that the task is over, however it went."""
+        where = self._execution.batch, self._physical.number, self._execution.partition
+        self._channel.ended(Ended(*where, self._stage.last_old))
+
+    def _fold(
+        self,
+        spec: OperatorSpec,
+        edge: EdgeSpec,
+        chunk: Chunk,
+        hashes: Integers | None,
+        store: Store | None,
+    ) -> Iterator[Leaving]:
+        assert hashes is not None, "rows of a key group come with the hashes of their keys"
+        kept = store if spec.kind is Kind.PROCESS else None
+        group = KeyGroup(spec.name, kept, self._dumps)
+        return self._stage.run_group(spec, edge, chunk, group, hashes)
+
+    def _join(self, spec: OperatorSpec, parts: dict[int, Chunk]) -> Iterator[Leaving]:
+        edges = [edge for edge in self._edges.values() if edge.target == spec.name]
+        if any(edge.number not in parts for edge in edges):
+            return iter(())  # one branch dropped all its halves
+        left, right = ((edge, parts[edge.number]) for edge in edges)
+        return self._stage.run_join(spec, left, right)
+
+    def _coalesced(self, leaving: Iterable[Leaving]) -> Iterator[pa.RecordBatch]:
+        """What leaves the stage, in batches that are worth sending."""
+        waiting: dict[int, list[Chunk]] = defaultdict(list)
+        count, since = 0, time.perf_counter()
+        for edge, chunk in leaving:
+            waiting[edge.number].append(chunk)
+            count += len(chunk)
+            now = time.perf_counter()
+            if count >= FLUSH_ROWS or now - since > FLUSH_SECONDS:
+                yield from self._flush(waiting)
+                count, since = 0, now
+        yield from self._flush(waiting)
+
+    def _flush(self, waiting: dict[int, list[Chunk]]) -> Iterator[pa.RecordBatch]:
+        for edge, chunks in waiting.items():
+            yield self._gives.encode(edge, concat(chunks))
+        waiting.clear()
+
+
+def groups(
+    batches: Iterable[pa.RecordBatch], operator: str, group: str
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Cut sorted rows where the operator or the key group changes."""
+    pending: list[pa.RecordBatch] = []
+    last: tuple[str, int] | None = None
+    for batch in batches:
+        names, numbers = batch.column(operator), batch.column(group)
+        codes = names.dictionary_encode().indices.to_numpy()
+        values = numbers.to_numpy()
+        cuts = np.flatnonzero((np.diff(codes) != 0) | (np.diff(values) != 0)) + 1
+        bounds = [0, *cuts.tolist(), batch.num_rows]
+        for start, end in itertools.pairwise(bounds):
+            if start == end:
+                continue
+            here = names[start].as_py(), int(values[start])
+            if last is not None and here != last:
+                yield last[0], concat_batches(pending)
+                pending = []
+            pending.append(batch.slice(start, end - start))
+            last = here
+    if last is not None:
+        yield last[0], concat_batches(pending)

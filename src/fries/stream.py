@@ -1,0 +1,299 @@
+"""A stream of a flow: the rows that leave an operator, and the operators that can follow.
+
+Functions take one row (a dict) each, or with ``batch="arrow"`` or ``batch="pandas"`` a whole
+batch. Every operator has a name, by which it can be reconfigured while the flow runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from fries.errors import TraitError
+from fries.runtime.spec import Function, Keying, Kind, OperatorSpec, Style
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from fries.flow import Flow
+
+BatchStyle: TypeAlias = Literal["arrow", "pandas"]
+Schema: TypeAlias = "str | StructType | pa.Schema"
+"""Columns as text (``"user long, amount double"``), or as a schema of Spark or Arrow."""
+Columns: TypeAlias = "str | Sequence[str]"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The rows that leave an operator, or one branch of a split."""
+
+    flow: Flow
+    operator: str
+    schema: pa.Schema
+    branch: int = 0
+
+    def map(
+        self,
+        name: str,
+        function: Function,
+        schema: Schema | None = None,
+        batch: BatchStyle | None = None,
+    ) -> Stream:
+        """One row out for each row in. Without a schema: the input's, or what a batch says."""
+        return self._then(name, Kind.MAP, function, schema, batch)
+
+    def flat_map(
+        self,
+        name: str,
+        function: Function,
+        schema: Schema | None = None,
+        batch: BatchStyle | None = None,
+    ) -> Stream:
+        """Any number of rows out for each row in (one-to-many)."""
+        return self._then(name, Kind.FLAT_MAP, function, schema, batch)
+
+    def filter(self, name: str, function: Function, batch: BatchStyle | None = None) -> Stream:
+        """The rows for which the function is true."""
+        return self._then(name, Kind.FILTER, function, self.schema, batch)
+
+    def split(
+        self, name: str, function: Function, branches: int = 2, batch: BatchStyle | None = None
+    ) -> tuple[Stream, ...]:
+        """Each row goes to one branch: the function gives its number, from 0."""
+        if branches < 1:
+            raise TraitError(f"split {name!r}", f"it cannot have {branches} branches")
+        stream = self._then(name, Kind.SPLIT, function, self.schema, batch, branches)
+        return tuple(Stream(self.flow, name, stream.schema, number) for number in range(branches))
+
+    def replicate(self, name: str) -> Stream:
+        """The same rows; use the result as often as you like."""
+        return self.flow._add(OperatorSpec(name, Kind.PASS, self.schema), (self,))
+
+    def union(self, name: str, *others: Stream) -> Stream:
+        """The rows of several streams with the same columns."""
+        for other in others:
+            if other.schema != self.schema:
+                raise TraitError(
+                    f"union {name!r}",
+                    f"{self.operator} has the columns {self.schema.names} and {other.operator} "
+                    f"has {other.schema.names}; make names, order and types equal",
+                )
+        return self.flow._add(OperatorSpec(name, Kind.PASS, self.schema), (self, *others))
+
+    def process(
+        self,
+        name: str,
+        function: Function,
+        key: Columns,
+        schema: Schema | None = None,
+        order_by: Columns = (),
+        initial: object = None,
+        many: bool = False,
+        migrations: Sequence[Function | None] = (),
+    ) -> Stream:
+        """Keyed and stateful: ``function(state, row)`` returns ``(state, row)``.
+
+        Each key has a state, ``initial`` at first; a state of ``None`` is forgotten. A row of
+        ``None`` drops the tuple; with ``many``, return a list of rows instead. In a batch the
+        rows of a key come in the order of ``order_by``. ``migrations`` are for a flow that is
+        built again on an old checkpoint: what turned the states of each earlier version into
+        those of the next, oldest first (``None`` where they stayed as they were).
+        """
+        keying = Keying(
+            self._key(name, key),
+            self._known(name, "order_by", order_by),
+            initial,
+            tuple(migrations),
+        )
+        _check_callables(name, function, *(step for step in migrations if step is not None))
+        gives = _as_arrow(schema) or self.schema
+        spec = OperatorSpec(
+            name, Kind.PROCESS, gives, function, takes=self.schema, keying=keying, many=many
+        )
+        return self.flow._add(spec, (self,))
+
+    def aggregate(
+        self,
+        name: str,
+        function: Function,
+        schema: Schema,
+        key: Columns = (),
+        initial: object = None,
+        result: Function | None = None,
+        order_by: Columns = (),
+    ) -> Stream:
+        """One row per key at the end of each micro-batch, or of the batch job (blocking).
+
+        ``function(state, row)`` returns the next state, beginning with ``initial``;
+        ``result(state)`` makes the columns beside the key, a dict; without it the state is it.
+        """
+        keying = Keying(self._key(name, key), self._known(name, "order_by", order_by), initial)
+        _check_callables(name, function, *(() if result is None else (result,)))
+        gives = _as_arrow(schema)
+        missing = [column for column in keying.columns if column not in gives.names]
+        if missing:
+            raise TraitError(f"aggregate {name!r}", f"its schema lacks the key columns {missing}")
+        spec = OperatorSpec(
+            name, Kind.AGGREGATE, gives, function, takes=self.schema, keying=keying, result=result
+        )
+        return self.flow._add(spec, (self,))
+
+    def lookup(
+        self,
+        name: str,
+        table: DataFrame | pa.Table,
+        on: Columns,
+        to: Columns | None = None,
+        how: Literal["inner", "left"] = "inner",
+        shuffle: bool = False,
+    ) -> Stream:
+        """Join with a static table, which every worker holds.
+
+        One-to-one if no key occurs twice in the table, else one-to-many;
+        :meth:`Flow.explain` says which. ``on`` are columns of the stream, ``to`` those of the
+        table if they are called differently. With ``shuffle`` rows are exchanged by key first.
+        """
+        from fries.runtime.lookup import Lookup
+
+        keys = _listed(on)
+        found = Lookup(_as_table(table), keys, how, None if to is None else _listed(to))
+        keying = Keying(self._key(name, keys)) if shuffle else None
+        gives = found.schema(self.schema)
+        spec = OperatorSpec(
+            name,
+            Kind.LOOKUP,
+            gives,
+            found,
+            takes=self.schema,
+            keying=keying,
+            many=not found.unique,
+        )
+        return self.flow._add(spec, (self,))
+
+    def join(self, name: str, other: Stream, on: Columns) -> Stream:
+        """Pair two branches of the same tuples on a key that is unique in a batch.
+
+        The columns of this stream, then those of the other one that this one has not.
+        """
+        keys = self._key(name, on)
+        for key in keys:
+            ours, theirs = self.schema.field(key).type, _type_of(name, other, key)
+            if ours != theirs:
+                raise TraitError(
+                    f"join {name!r}",
+                    f"key {key!r} is {ours} in one branch and {theirs} in the other",
+                )
+        more = [field for field in other.schema if field.name not in self.schema.names]
+        gives = pa.schema([*self.schema, *more])
+        spec = OperatorSpec(name, Kind.JOIN, gives, keying=Keying(keys))
+        return self.flow._add(spec, (self, other))
+
+    def _then(
+        self,
+        name: str,
+        kind: Kind,
+        function: Function,
+        schema: Schema | None,
+        batch: BatchStyle | None,
+        branches: int = 1,
+    ) -> Stream:
+        _check_callables(name, function)
+        style = _style(name, batch)
+        declared = _as_arrow(schema)
+        if declared is None and kind is Kind.MAP and style is not Style.ROW:
+            declared = _inferred(name, function, style, self.schema)
+        gives = declared or self.schema
+        spec = OperatorSpec(name, kind, gives, function, style, branches, takes=self.schema)
+        return self.flow._add(spec, (self,))
+
+    def _key(self, name: str, columns: Columns) -> tuple[str, ...]:
+        """Key columns, of types that are the same wherever they are hashed and compared."""
+        keys = self._known(name, "key", columns)
+        for key in keys:
+            kind = self.schema.field(key).type
+            if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+                raise TraitError(
+                    f"operator {name!r}",
+                    f"its key {key!r} is {kind}; use integers, strings, moments or decimals",
+                )
+        return keys
+
+    def _known(self, name: str, what: str, columns: Columns) -> tuple[str, ...]:
+        listed = _listed(columns)
+        missing = [column for column in listed if column not in self.schema.names]
+        if missing:
+            raise TraitError(
+                f"operator {name!r}",
+                f"its {what} names {missing}, but it gets the columns {self.schema.names}",
+            )
+        return listed
+
+
+def as_arrow_or_none(schema: Schema | None) -> pa.Schema | None:
+    """A schema, however it was given."""
+    return None if schema is None else _as_arrow(schema)
+
+
+def _as_arrow(schema: Any) -> Any:  # noqa: ANN401
+    if schema is None or isinstance(schema, pa.Schema):
+        return schema
+    from fries.spark.schemas import arrow_schema
+
+    return arrow_schema(schema)
+
+
+def _as_table(table: DataFrame | pa.Table) -> pa.Table:
+    """A static table in memory, in one piece, with the types of a stream."""
+    if isinstance(table, pa.Table):
+        return table
+    from fries.spark.schemas import arrow_schema
+
+    if table.isStreaming:
+        raise TraitError("lookup", "its table is a stream; a lookup needs a static one")
+    found: pa.Table = table.toArrow().cast(arrow_schema(table.schema))
+    return found
+
+
+def _style(name: str, batch: str | None) -> Style:
+    try:
+        return Style.ROW if batch is None else {"arrow": Style.ARROW, "pandas": Style.PANDAS}[batch]
+    except KeyError:
+        raise TraitError(
+            f"operator {name!r}", f"batch={batch!r} means nothing; use 'arrow' or 'pandas'"
+        ) from None
+
+
+def _check_callables(name: str, *functions: object) -> None:
+    for function in functions:
+        if not callable(function):
+            raise TraitError(f"operator {name!r}", f"{function!r} cannot be called")
+
+
+def _listed(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _type_of(name: str, stream: Stream, column: str) -> pa.DataType:
+    if column not in stream.schema.names:
+        raise TraitError(f"join {name!r}", f"{stream.operator} has no column {column!r}")
+    kind: pa.DataType = stream.schema.field(column).type
+    return kind
+
+
+def _inferred(name: str, function: Function, style: Style, schema: pa.Schema) -> pa.Schema:
+    """The columns that a function over batches returns, from a dry run on an empty one."""
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    try:
+        made = function(empty.to_pandas() if style is Style.PANDAS else empty)
+    except Exception as error:
+        raise TraitError(
+            f"operator {name!r}", f"its dry run on an empty batch failed ({error!r}); give a schema"
+        ) from error
+    if style is Style.PANDAS:
+        return pa.Schema.from_pandas(made, preserve_index=False)
+    inferred: pa.Schema = made.schema
+    return inferred
