@@ -37,7 +37,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
     keying, function = spec.keying, spec.function
     assert keying is not None
     assert function is not None
-    initial = keying.initial
+    initial, first = keying.initial, len(keying.migrations)
     saved = None if isinstance(initial, PLAIN) else pickle.dumps(initial)
     step = _row_and_state(spec) if spec.kind is Kind.PROCESS else _only_state
 
@@ -50,8 +50,11 @@ def make_fold(spec: OperatorSpec) -> Fold:
             try:
                 if entry is None:
                     state = initial if saved is None else pickle.loads(saved)
+                    written = version if state is None else first
                 else:
-                    state = entry[2] if entry[1] == version else migrate(entry[1], entry[2])
+                    _, written, state = entry
+                if written != version:
+                    state = migrate(written, state)
                 state, given = step(function(state, row))
             except OperatorError:
                 raise

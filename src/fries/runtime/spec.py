@@ -53,7 +53,8 @@ class Keying:
     order_by: tuple[str, ...] = ()
     """Rows of a key group are sorted by these."""
     initial: object = None
-    """State of a key that is seen for the first time."""
+    """State of a key that is seen for the first time, as the flow's first version has it: a
+    newer one gets it migrated. ``None`` is no state, and is not migrated."""
     migrations: tuple[Function | None, ...] = ()
     """How states of versions before this flow's first one are brought up, oldest first."""
 
