@@ -35,7 +35,7 @@ class Reconfiguration:
     def delay(self) -> float | None:
         """From the request until the last running worker had switched; ``None`` before that."""
         settled = self._change.settled
-        return None if settled is None else settled - self._change.requested
+        return None if settled is None else settled - self._change.order.requested
 
     @property
     def switch_delay(self) -> float | None:
@@ -46,7 +46,7 @@ class Reconfiguration:
     @property
     def switches(self) -> dict[str, float]:
         """By worker, how long after the request it switched."""
-        begin = self._change.requested
+        begin = self._change.order.requested
         return {worker: moment - begin for worker, moment in self._change.switched.items()}
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -98,10 +98,11 @@ class Stream:
         """Keyed and stateful: ``function(state, row)`` returns ``(state, row)``.
 
         Each key has a state, ``initial`` at first (after an update: ``initial``, migrated); a
-        state of ``None`` is forgotten. A row of ``None`` drops the tuple; with ``many``, return a list of rows instead. In a batch the
-        rows of a key come in the order of ``order_by``. ``migrations`` are for a flow that is
-        built again on an old checkpoint: what turned the states of each earlier version into
-        those of the next, oldest first (``None`` where they stayed as they were).
+        state of ``None`` is forgotten. A row of ``None`` drops the tuple; with ``many``, return
+        a list of rows instead. In a batch the rows of a key come in the order of ``order_by``.
+        ``migrations`` are for a flow that is built again on an old checkpoint: what turned the
+        states of each earlier version into those of the next, oldest first (``None`` where
+        they stayed as they were).
         """
         keying = Keying(
             self._key(name, key),

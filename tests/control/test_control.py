@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -14,7 +15,7 @@ from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
 from fries.control.server import ControlServer
-from fries.control.wire import frame, new_secret
+from fries.control.wire import LARGE_BYTES, frame, new_secret
 from fries.errors import AuthenticationError, WireError
 from fries.protocol.controller import Phase
 
@@ -29,6 +30,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
+        self.parts: dict[int, list[bytes]] = {}
         self.loading = threading.Lock()
         """Held by a test that wants loading to take long."""
         self._more = threading.Condition()
@@ -37,9 +39,12 @@ class FakeEngine:
         """Begin with nothing."""
         assert definition == b""
 
-    def load(self, change: int, bit: int, payload: bytes) -> None:
+    def load(
+        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | bytearray] = ()
+    ) -> None:
         """Load, unless the payload is bad."""
         assert 0 <= bit < 63
+        self.parts[change] = [bytes(part) for part in parts]
         if payload == b"bad":
             raise ImportError("no module named 'missing'")
         with self.loading:
@@ -116,6 +121,17 @@ def until(condition: Callable[[], bool], *polling: ControlClient) -> None:
         threading.Event().wait(0.002)
 
 
+def test_large_parts_of_a_change_travel_beside_it(server: ControlServer, join: Join) -> None:
+    _, early = join()
+    large = bytes(range(256)) * (2 * LARGE_BYTES // 256)
+    parts = (memoryview(large), memoryview(b""), memoryview(b"small"))
+    change = server.request(replace(order("FM"), buffers=parts))
+    assert change.wait(time.monotonic() + PATIENCE)
+    _, late = join()
+    late.wait_for("load", 1)
+    assert early.parts[1] == late.parts[1] == [large, b"", b"small"]
+
+
 def test_a_change_is_loaded_by_all_workers_and_then_committed(
     server: ControlServer, join: Join
 ) -> None:
@@ -129,7 +145,7 @@ def test_a_change_is_loaded_by_all_workers_and_then_committed(
     assert len(change.switched) == 2
     assert change.committed is not None
     assert change.settled is not None
-    assert change.settled >= change.committed >= change.requested
+    assert change.settled >= change.committed >= change.order.requested
 
 
 def test_a_busy_worker_switches_at_its_next_poll_only(server: ControlServer, join: Join) -> None:

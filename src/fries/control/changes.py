@@ -17,20 +17,22 @@ class Order:
     targets: tuple[str, ...]
     payload: bytes = field(repr=False)
     footprint: Footprint
+    buffers: tuple[memoryview, ...] = field(default=(), repr=False)
+    """Large parts of the payload, which travel without being copied."""
     at_boundary: bool = False
     """Take effect between two batches, not at once."""
     timeout: float = 60.0
     """Seconds until it must be prepared everywhere."""
+    requested: float = field(default_factory=time.time)
+    """When the caller asked for it, seconds since 1970."""
 
 
 @dataclass
 class Change:
-    """Written by the control thread, read by anyone."""
+    """Written by the control thread, read by anyone. Times are seconds since 1970."""
 
     number: int
     order: Order
-    requested: float
-    """Seconds since 1970, like all times here."""
     bit: int = 0
     """Its bit of the epoch mask, from the moment it is prepared."""
     phase: Phase = Phase.QUEUED

@@ -16,9 +16,9 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -54,8 +54,9 @@ CONNECT_SECONDS: Final = 10.0
 """Until a task that cannot reach the controller fails, and Spark runs it again elsewhere."""
 COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
-CHUNK: Final = 1 << 18
-"""Bytes taken from the socket at once."""
+
+
+Buffer: TypeAlias = "bytes | bytearray"
 
 
 class Engine(Protocol):
@@ -64,7 +65,7 @@ class Engine(Protocol):
     def define(self, definition: bytes) -> None:
         """Begin with the operators as the flow was built."""
 
-    def load(self, change: int, bit: int, payload: bytes) -> None:
+    def load(self, change: int, bit: int, payload: bytes, parts: Sequence[Buffer]) -> None:
         """Make a change ready for use; raises if that is impossible. Any thread."""
 
     def switch(self, change: int) -> None:
@@ -82,6 +83,10 @@ class ControlClient:
         self._engine = engine
         self._machine = Worker(self.name)
         self._shipments: dict[int, Shipment] = {}
+        self._parts: dict[int, list[bytearray | bytes]] = {}
+        """By change, the large parts of its payload; frames that follow its shipment."""
+        self._missing = 0
+        """How many of them are still to come, for the newest shipment."""
         self._due: list[Switch | Drop] = []
         self._adopted: set[int] = set()
         """Changes that have taken effect here, whether in transition or in the base."""
@@ -170,7 +175,7 @@ class ControlClient:
         for number in base:
             shipment = self._shipments.pop(number)
             try:
-                self._engine.load(number, shipment.bit, shipment.payload)
+                self._load(shipment)
             except Exception as error:
                 raise WireError(f"change {number} cannot be loaded here: {error}") from error
             self._engine.switch(number)
@@ -212,22 +217,28 @@ class ControlClient:
         if self.broken or not _readable(self._socket, 0):
             return
         try:
-            data = self._socket.recv(CHUNK)
-            if not data:
+            if not self._unframer.receive(self._socket):
                 raise WireError("the controller closed the connection")
-            self._unframer.feed(data)
             while (body := self._unframer.take()) is not None:
-                self._receive(DOWN.decode(body))
+                self._receive_frame(body)
         except (FriesError, OSError, KeyError, msgspec.DecodeError) as error:
             self._broken = str(error) or repr(error)
             self._socket.close()
             self._loads.put(None)
             self._state.notify_all()
 
+    def _receive_frame(self, body: bytes | bytearray) -> None:
+        if self._missing:
+            self._missing -= 1
+            self._parts[max(self._parts)].append(body)
+        else:
+            self._receive(DOWN.decode(body))
+
     def _receive(self, message: Down) -> None:
         match message:
-            case Shipment(change):
+            case Shipment(change, buffers=buffers):
                 self._shipments[change] = message
+                self._parts[change], self._missing = [], buffers
             case Welcome(base, definition):
                 self._define(definition)
                 self._adopt(base)
@@ -266,6 +277,7 @@ class ControlClient:
                         self._say(Switched(change))
                 case Drop(change, aborted):
                     self._shipments.pop(change, None)
+                    self._parts.pop(change, None)
                     if aborted:
                         self._engine.drop(change)
 
@@ -274,11 +286,15 @@ class ControlClient:
         while (shipment := self._loads.get()) is not None:
             error = None
             try:
-                self._engine.load(shipment.change, shipment.bit, shipment.payload)
+                self._load(shipment)
             except BaseException:  # the user's code may raise anything, even SystemExit
                 error = traceback.format_exc()
             with self._state:
                 self._loaded(shipment.change, error)
+
+    def _load(self, shipment: Shipment) -> None:
+        parts = self._parts.pop(shipment.change)
+        self._engine.load(shipment.change, shipment.bit, shipment.payload, parts)
 
     def _loaded(self, change: int, error: str | None) -> None:
         try:
@@ -327,10 +343,8 @@ def _connect(
 def _greeting(sock: socket.socket, unframer: Unframer) -> bytes:
     while (body := unframer.take(MAX_GREETING)) is None:
         try:
-            data = sock.recv(MAX_GREETING)
+            if not unframer.receive(sock):
+                raise WireError("the controller turned this worker away")
         except OSError as error:
             raise WireError(f"the greeting failed: {error}") from error
-        if not data:
-            raise WireError("the controller turned this worker away")
-        unframer.feed(data)
-    return body
+    return bytes(body)

@@ -42,6 +42,8 @@ class Shipment(msgspec.Struct, frozen=True, tag=True):
     change: int
     bit: int
     payload: bytes
+    buffers: int = 0
+    """Frames that follow, with the large parts of the payload as they are."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):

@@ -31,7 +31,7 @@ from fries.control.messages import (
     Up,
     Welcome,
 )
-from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, read_frame
+from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, head, read_frame
 from fries.errors import FriesError, WireError
 from fries.protocol.controller import (
     CheckpointComplete,
@@ -114,13 +114,14 @@ class ControlServer:
             raise WireError(
                 "the controller does not run: it was not started yet, or it was stopped"
             )
-        if len(order.payload) > MAX_PAYLOAD:
+        largest = max(len(order.payload), *(part.nbytes for part in order.buffers), 0)
+        if largest > MAX_PAYLOAD:
             raise WireError(
-                f"the functions are {len(order.payload):,} bytes pickled, over the limit of "
+                f"the functions have a part of {largest:,} bytes pickled, over the limit of "
                 f"{MAX_PAYLOAD:,}; load large models from a file inside the function"
             )
         submitted: Future[Change] = Future()
-        self._loop.call_soon_threadsafe(self._submit, order, time.time(), submitted)
+        self._loop.call_soon_threadsafe(self._submit, order, submitted)
         return submitted.result()
 
     def cut(self) -> None:
@@ -134,8 +135,8 @@ class ControlServer:
         self._loop.call_soon_threadsafe(forget)
         done.result()
 
-    def _submit(self, order: Order, requested: float, submitted: Future[Change]) -> None:
-        change = Change(self._controller.last + 1, order, requested)
+    def _submit(self, order: Order, submitted: Future[Change]) -> None:
+        change = Change(self._controller.last + 1, order)
         self._changes[change.number] = change
         self._loop.call_later(order.timeout, self._drive, Expired(change.number))
         parts = ((ROLE, Part(order.targets, head=True)),)
@@ -267,7 +268,12 @@ class ControlServer:
 
     def _ship(self, worker: str, number: int) -> None:
         change = self._changes[number]
-        self._tell(worker, Shipment(number, change.bit, change.order.payload))
+        order = change.order
+        self._tell(worker, Shipment(number, change.bit, order.payload, len(order.buffers)))
+        if worker in self._peers:
+            for part in order.buffers:
+                self._peers[worker].write(head(part.nbytes))
+                self._peers[worker].write(part)
 
     def _tell(self, worker: str, message: Down) -> None:
         if worker in self._peers:

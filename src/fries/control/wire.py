@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import socket
 import struct
 from typing import Final
 
@@ -20,6 +21,10 @@ MAX_FRAME: Final = 1 << 31
 """Bytes in one frame at the most: models are shipped whole. More is a bug or an attack."""
 MAX_GREETING: Final = 256
 """Bytes in one frame before the peer has proved itself: a stranger cannot make us allocate."""
+RECEIVE_BYTES: Final = 1 << 18
+"""Bytes taken from a socket at once."""
+LARGE_BYTES: Final = 1 << 20
+"""Frames larger than this are not collected piece by piece."""
 SECRET_BYTES: Final = 32
 CHALLENGE_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("!I")
@@ -30,9 +35,14 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
+def head(length: int) -> bytes:
+    """What comes before a body of some length."""
+    return _LENGTH.pack(length)
+
+
 def frame(body: bytes) -> bytes:
     """A body with its length in front."""
-    return _LENGTH.pack(len(body)) + body
+    return head(len(body)) + body
 
 
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
@@ -44,17 +54,33 @@ async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
 
 
 class Unframer:
-    """Turns bytes as they arrive into whole frames."""
+    """Turns bytes as they arrive into whole frames.
+
+    The body of a large frame (a model) is received where it will stay: copying it would hold
+    the interpreter, and with it the rows, for a hundred milliseconds.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._large: bytearray | None = None
+        """Body of the large frame that is being received."""
+        self._filled = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take what arrived."""
+    def receive(self, sock: socket.socket) -> bool:
+        """Take what a socket has; ``False`` if it is closed."""
+        if self._large is not None:
+            with memoryview(self._large) as view:
+                count = sock.recv_into(view[self._filled :])
+            self._filled += count
+            return count > 0
+        data = sock.recv(RECEIVE_BYTES)
         self._buffer += data
+        return bool(data)
 
-    def take(self, limit: int = MAX_FRAME) -> bytes | None:
+    def take(self, limit: int = MAX_FRAME) -> bytes | bytearray | None:
         """The next whole frame, if there is one."""
+        if self._large is not None:
+            return self._take_large()
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -62,9 +88,23 @@ class Unframer:
             raise WireError(f"a frame of {length:,} bytes is over the limit of {limit:,}")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
+            if length > LARGE_BYTES:
+                self._begin_large(length)
             return None
         body = bytes(memoryview(self._buffer)[_LENGTH.size : end])
         del self._buffer[:end]
+        return body
+
+    def _begin_large(self, length: int) -> None:
+        here = self._buffer[_LENGTH.size :]
+        self._large, self._filled = bytearray(length), len(here)
+        self._large[: len(here)] = here
+        self._buffer.clear()
+
+    def _take_large(self) -> bytearray | None:
+        if self._large is None or self._filled < len(self._large):
+            return None
+        body, self._large = self._large, None
         return body
 
 

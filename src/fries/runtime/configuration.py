@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,12 +91,14 @@ class Configuration:
             name: deque(maxlen=SAMPLES) for name in self._base
         }
 
-    def load(self, change: int, bit: int, payload: bytes) -> None:
+    def load(
+        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | bytearray] = ()
+    ) -> None:
         """Unpickle and wrap the functions of a change, and try its migrations on live states.
 
         Raises if that is impossible.
         """
-        shipped: Shipped = pickle.loads(payload)
+        shipped: Shipped = pickle.loads(payload, buffers=parts)
         bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
         loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries)
         for name in bodies:

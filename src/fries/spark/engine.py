@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +39,7 @@ from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
 from fries.updates import Update, check_columns, revised
 
-_dumps: Callable[[object], bytes] = cloudpickle.dumps
+_dumps: Callable[..., bytes] = cloudpickle.dumps
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class _Applied:
 
     change: Change
     specs: Mapping[str, OperatorSpec]
-    pickled: Mapping[str, bytes]
+    digests: Mapping[str, bytes]
 
 
 class Engine:
@@ -102,8 +104,9 @@ class Engine:
         current = self._current()
         new = {name: revised(current[name], update) for name, update in updates.items()}
         new = check_columns(tuple(current.values()), self._flow.edges, new, self._crossing())
-        pickled = {name: _pickled(name, update) for name, update in updates.items()}
-        if all(self._has(name, data) for name, data in pickled.items()):
+        requested = time.time()
+        digests = {name: _digest(name, update) for name, update in updates.items()}
+        if all(self._has(name, digest) for name, digest in digests.items()):
             raise AlreadyAppliedError(plan.targets)
         if not self._server.workers:
             raise NotRunningError(self._flow.name)
@@ -113,16 +116,20 @@ class Engine:
                 "only a query that was started with flow.start(writer) can be restarted",
             )
         migrations = {name: update.migrate for name, update in updates.items()}
+        parts: list[pickle.PickleBuffer] = []
+        shipped = Shipped(new, migrations, self._entries(plan))
         change = self._server.request(
             Order(
                 plan.targets,
-                _dumps(Shipped(new, migrations, self._entries(plan))),
+                _dumps(shipped, buffer_callback=parts.append),
+                buffers=tuple(part.raw() for part in parts),
+                requested=requested,
                 footprint=frozenset(frozenset(part.members) for part in plan.components),
                 at_boundary=plan.commit is not CommitPoint.NOW,
                 timeout=timeout,
             )
         )
-        self._applied.append(_Applied(change, new, pickled))
+        self._applied.append(_Applied(change, new, digests))
         if plan.commit is CommitPoint.RESTART:
             self._restart(change, timeout)
         return Reconfiguration(plan, change)
@@ -146,11 +153,11 @@ class Engine:
                 specs.update(applied.specs)
         return specs
 
-    def _has(self, name: str, update: bytes) -> bool:
+    def _has(self, name: str, digest: bytes) -> bool:
         """Whether an operator has an update already, or is about to get it."""
         for applied in reversed(self._applied):
-            if name in applied.pickled and applied.change.phase is not Phase.ABORTED:
-                return applied.pickled[name] == update
+            if name in applied.digests and applied.change.phase is not Phase.ABORTED:
+                return applied.digests[name] == digest
         return False
 
     def audit(self) -> Verdict:
@@ -201,15 +208,26 @@ def _stages(flow: Definition) -> PhysicalFlow:
     return physical(bare, flow.edges)
 
 
-def _pickled(name: str, value: object) -> bytes:
+def _pickled(
+    name: str, value: object, aside: Callable[[pickle.PickleBuffer], object] | None = None
+) -> bytes:
     try:
-        return _dumps(value)
+        return _dumps(value, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
     except Exception as error:
         raise UpdateRefusedError(
             name,
             f"it cannot be pickled ({error}); keep connections, locks and sessions out of it, and "
             "open them inside the function",
         ) from error
+
+
+def _digest(name: str, update: Update) -> bytes:
+    """What tells an update from another one, without keeping its models."""
+    parts: list[pickle.PickleBuffer] = []
+    hashed = hashlib.blake2b(_pickled(name, update, parts.append))
+    for part in parts:
+        hashed.update(part.raw())
+    return hashed.digest()
 
 
 def _pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:

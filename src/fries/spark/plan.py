@@ -53,13 +53,15 @@ class Planner:
         last = not others
         gives: Layout | Result = self._result if last else layout
         feed = tuple((edge, self._flow.schemas[edge.number]) for edge in first.incoming)
-        rows = [
-            sources[edge.target].select(
-                F.lit(edge.number).alias(EDGE),
-                *(_named(name, source_column(edge, name, feed)) for name in schema.names),
-            )
-            for edge, schema in feed
-        ]
+        rows = [sources[first.incoming[0].target]]
+        if len(feed) > 1:
+            rows = [
+                sources[edge.target].select(
+                    F.lit(edge.number).alias(EDGE),
+                    *(_named(name, source_column(edge, name, feed)) for name in schema.names),
+                )
+                for edge, schema in feed
+            ]
         task = SourceStage(Work(self._session, first, gives), feed)
         frame = reduce(_union, rows).mapInArrow(task, spark_schema(gives.schema))
         for stage in others:
