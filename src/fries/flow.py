@@ -26,7 +26,7 @@ from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import explained, physical
 from fries.stream import Stream, _as_table, as_arrow_or_none
-from fries.updates import Update
+from fries.updates import Revision, Update
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -180,7 +180,7 @@ class Flow:
         """
         engine = self._running
         plan = self.plan(updates, scheduler)
-        made = {name: self._update(name, update) for name, update in updates.items()}
+        made = {name: self._revision(name, update) for name, update in updates.items()}
         return engine.reconfigure(plan, made, timeout)
 
     def audit(self) -> Verdict:
@@ -201,7 +201,7 @@ class Flow:
             raise NotRunningError(self.name)
         return self._engine
 
-    def _update(self, name: str, update: Any) -> Update:  # noqa: ANN401
+    def _revision(self, name: str, update: Any) -> Revision:  # noqa: ANN401
         """An update, however it was given."""
         from fries.runtime.lookup import Lookup
 
@@ -210,7 +210,7 @@ class Flow:
         old = self._operators[name].function
         if isinstance(old, Lookup) and not callable(function):
             function = old.with_table(_as_table(function))
-        return Update(function, given.migrate, as_arrow_or_none(given.schema), given.result)
+        return Revision(function, given.migrate, as_arrow_or_none(given.schema), given.result)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()
@@ -274,13 +274,13 @@ def _traits(spec: OperatorSpec, branches: list[int], is_source: bool) -> Operato
     return Operator(
         spec.name,
         emits,
-        unique=spec.kind is Kind.JOIN,
+        unique=spec.kind is Kind.JOIN and emits is Emits.ONE,
         blocking=spec.kind is Kind.AGGREGATE,
         source=is_source,
     )
 
 
 def _line(edge: EdgeSpec, target: OperatorSpec | None) -> Edge:
-    if target is None or target.keying is None:
+    if target is None or target.keying is None or not target.keying.columns:
         return Edge(edge.source, edge.target)
     return Edge(edge.source, edge.target, Partitioning.HASH, target.keying.columns)

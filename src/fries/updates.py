@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,6 +12,10 @@ from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedErr
 from fries.runtime.functions import make_call
 from fries.runtime.lookup import Lookup
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, Style
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,19 @@ class Update:
     ``migrate`` turns a state of the version before into one of this version, key by key, when
     a row of the new version first touches it. ``schema`` names the columns that the new
     version gives, if they change: what follows in the same stage must take them, so update it
-    in the same reconfiguration. ``result`` is for an aggregate.
+    in the same reconfiguration. ``result`` is for an aggregate. Of a lookup, the function is
+    a table.
     """
+
+    function: Function | DataFrame | pa.Table
+    migrate: Function | None = None
+    schema: str | StructType | pa.Schema | None = None
+    result: Function | None = None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """An update in the terms of the runtime."""
 
     function: Function
     migrate: Function | None = None
@@ -29,7 +45,7 @@ class Update:
     result: Function | None = None
 
 
-def revised(spec: OperatorSpec, update: Update) -> OperatorSpec:
+def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     """The operator as an update wants it; refused if it cannot be."""
     if spec.function is None:
         raise UpdateRefusedError(spec.name, "it has no function to replace")

@@ -37,7 +37,7 @@ from fries.spark.plan import Planner
 from fries.spark.tasks import Session
 from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
-from fries.updates import Update, check_columns, revised
+from fries.updates import Revision, check_columns, revised
 
 _dumps: Callable[..., bytes] = cloudpickle.dumps
 
@@ -98,7 +98,7 @@ class Engine:
         return self.query
 
     def reconfigure(
-        self, plan: Plan, updates: Mapping[str, Update], timeout: float
+        self, plan: Plan, updates: Mapping[str, Revision], timeout: float
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
         current = self._current()
@@ -221,7 +221,7 @@ def _pickled(
         ) from error
 
 
-def _digest(name: str, update: Update) -> bytes:
+def _digest(name: str, update: Revision) -> bytes:
     """What tells an update from another one, without keeping its models."""
     parts: list[pickle.PickleBuffer] = []
     hashed = hashlib.blake2b(_pickled(name, update, parts.append))

@@ -1,0 +1,65 @@
+"""What tests of streaming flows share: sources that are fed by hand, and patience."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from fries.flow import Flow
+
+PATIENCE = 90.0
+"""Seconds until a test gives up waiting: only a bug takes that long."""
+
+
+def until(condition: Callable[[], object], flow: Flow | None = None) -> None:
+    """Wait for something that a running query brings about; if it fails, say why."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        if flow is not None and flow.query is not None and (error := flow.query.exception()):
+            raise error
+        time.sleep(0.01)
+
+
+class FileStream:
+    """A stream that gets one file, and so one micro-batch, whenever a test adds rows."""
+
+    def __init__(self, spark: SparkSession, folder: Path, schema: str) -> None:
+        folder.mkdir()
+        self._spark, self._folder, self._schema = spark, folder, schema
+        self.batches = 0
+
+    @property
+    def frame(self) -> DataFrame:
+        """What a flow reads."""
+        reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self._folder))
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add a file."""
+        frame = self._spark.createDataFrame([Row(**row) for row in rows], self._schema)
+        frame.coalesce(1).write.mode("append").parquet(str(self._folder))
+        self.batches += 1
+
+    def done(self, flow: Flow) -> bool:
+        """Whether the query has committed all that was added."""
+        query = flow.query
+        progress = None if query is None else query.lastProgress
+        return progress is not None and progress["batchId"] >= self.batches - 1
+
+
+def start(flow: Flow, frame: DataFrame, folder: Path) -> None:
+    """Start a query that writes Parquet files."""
+    writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
+    flow.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
+
+
+def stop(flow: Flow) -> None:
+    """Stop the query and the flow."""
+    if flow.query is not None:
+        flow.query.stop()
+    flow.stop()
