@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -36,8 +37,19 @@ PIPE_WIDTH: Final = 120
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fries {version('fries-spark')}")
+        raise typer.Exit
+
+
 @app.callback()
-def cli() -> None:
+def cli(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
     """Fast and consistent runtime reconfiguration of running dataflows."""
 
 

@@ -33,13 +33,19 @@ class Reconfiguration:
 
     @property
     def delay(self) -> float | None:
-        """From the request until the last running worker had switched; ``None`` before that."""
+        """From the request until no target used its old version; ``None`` before the switch.
+
+        Behind an exchange rows of the old epoch may still arrive after every worker has
+        switched: then it grows until the batch has ended.
+        """
         settled = self._change.settled
-        return None if settled is None else settled - self._change.order.requested
+        if settled is None:
+            return None
+        return max(settled, self._change.last_old) - self._change.order.requested
 
     @property
     def switch_delay(self) -> float | None:
-        """The part of :attr:`delay` after the commit message: without loading functions."""
+        """From the commit message until the last running worker had switched."""
         settled, committed = self._change.settled, self._change.committed
         return None if settled is None or committed is None else settled - committed
 

@@ -134,7 +134,7 @@ def explained(name: str, flow: PhysicalFlow, graph: Graph, groups: int) -> str:
         passing = [edge for edge in stage.incoming if edge in stage.leaving]
         lines += [f"    ({edge.source} -> {edge.target} passes through)" for edge in passing]
     names = ", ".join(f"{edge.source} -> {edge.target}" for edge in flow.outputs)
-    return "\n".join([*lines, f"  output: {names}"])
+    return "\n".join([*lines, f"  output: {names or 'none yet'}"])
 
 
 def _exchange_line(stage: PhysicalStage, groups: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_the_version_is_the_package_s() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"fries {version('fries-spark')}\n"
 
 
 def refused(result: Result, reason: str) -> None:

@@ -110,6 +110,10 @@ class Engine:
             raise AlreadyAppliedError(plan.targets)
         if not self._server.workers:
             raise NotRunningError(self._flow.name)
+        if plan.commit is CommitPoint.NEXT_BATCH and not self._is_streaming():
+            raise UpdateRefusedError(
+                ", ".join(plan.targets), "a batch job is one batch: it has no boundary to wait for"
+            )
         if plan.commit is CommitPoint.RESTART and self._writer is None:
             raise UpdateRefusedError(
                 ", ".join(plan.targets),
@@ -133,6 +137,9 @@ class Engine:
         if plan.commit is CommitPoint.RESTART:
             self._restart(change, timeout)
         return Reconfiguration(plan, change)
+
+    def _is_streaming(self) -> bool:
+        return any(frame.isStreaming for frame in self._flow.sources.values())
 
     def _restart(self, change: Change, timeout: float) -> None:
         """The baseline: stop the query, which throws its batch away, and start it again."""
