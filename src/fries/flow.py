@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning
 from fries.plan import Plan
+from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import explained, physical
@@ -110,8 +111,6 @@ class Flow:
     def select(self, frame: DataFrame, output: str) -> DataFrame:
         """The rows and columns of one of several outputs."""
         from pyspark.sql import functions as F  # noqa: N812
-
-        from fries.runtime.layout import OUTPUT_NAME
 
         if output not in self._outputs:
             known = ", ".join(self._outputs)
@@ -230,6 +229,15 @@ class Flow:
             self._edges.append(edge)
         return Stream(self, spec.name, spec.schema)
 
+    def _origins(self, operator: str) -> frozenset[str]:
+        """Where the transactions of an operator's rows begin: sources and aggregates."""
+        found = {operator, *_upstream(operator, self._operators, self._edges)}
+        return frozenset(
+            name
+            for name in found
+            if name in self._sources or self._operators[name].kind is Kind.AGGREGATE
+        )
+
     def _check_outputs(self, named: Mapping[str, Stream]) -> None:
         if not named:
             raise TraitError(f"flow {self.name!r}", "it has no output; name at least one stream")
@@ -238,6 +246,11 @@ class Flow:
                 raise TraitError(f"output {name!r}", "the stream belongs to another flow")
             if name in self._operators:
                 raise DuplicateOperatorError(name)
+            if len(named) > 1 and OUTPUT_NAME in stream.schema.names:
+                raise TraitError(
+                    f"output {name!r}",
+                    f"its column {OUTPUT_NAME!r} is needed to tell outputs apart; rename it",
+                )
         try:
             pa.unify_schemas([stream.schema for stream in named.values()])
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -259,25 +272,58 @@ def _graph(
 ) -> Graph:
     """Operators with the traits that the schedulers need."""
     nodes = [
-        _traits(spec, [edge.branch for edge in edges if edge.source == spec.name], name in sources)
+        _traits(
+            spec,
+            [edge.branch for edge in edges if edge.source == spec.name],
+            is_source=name in sources,
+            multiplied=_is_multiplied(name, operators, edges),
+        )
         for name, spec in operators.items()
     ]
     lines = [_line(edge, operators.get(edge.target)) for edge in edges if edge.source != OUTSIDE]
     return Graph([*nodes, *map(Operator, outputs)], lines)
 
 
-def _traits(spec: OperatorSpec, branches: list[int], is_source: bool) -> Operator:
-    """An operator with its traits; used more than once, it replicates its rows."""
+def _traits(
+    spec: OperatorSpec, branches: list[int], *, is_source: bool, multiplied: bool
+) -> Operator:
+    """An operator with its traits; used more than once, it replicates its rows.
+
+    A join gives one row per source tuple only if no tuple was multiplied before it.
+    """
     emits = Emits.ONE_PER_EDGE if len(set(branches)) < len(branches) else Emits.ONE
-    if spec.kind is Kind.FLAT_MAP or spec.many:
+    if _gives_many(spec):
         emits = Emits.MANY
     return Operator(
         spec.name,
         emits,
-        unique=spec.kind is Kind.JOIN and emits is Emits.ONE,
+        unique=spec.kind is Kind.JOIN and emits is Emits.ONE and not multiplied,
         blocking=spec.kind is Kind.AGGREGATE,
         source=is_source,
     )
+
+
+def _gives_many(spec: OperatorSpec) -> bool:
+    return spec.kind is Kind.FLAT_MAP or spec.many
+
+
+def _upstream(
+    name: str, operators: Mapping[str, OperatorSpec], edges: list[EdgeSpec]
+) -> Iterator[str]:
+    """Operators that the transactions of an operator have passed: back to where they began."""
+    waiting, seen = [name], {name}
+    while waiting:
+        target = waiting.pop()
+        for edge in edges:
+            if edge.target == target and edge.source in operators and edge.source not in seen:
+                seen.add(edge.source)
+                yield edge.source
+                if operators[edge.source].kind is not Kind.AGGREGATE:
+                    waiting.append(edge.source)
+
+
+def _is_multiplied(name: str, operators: Mapping[str, OperatorSpec], edges: list[EdgeSpec]) -> bool:
+    return any(_gives_many(operators[before]) for before in _upstream(name, operators, edges))
 
 
 def _line(edge: EdgeSpec, target: OperatorSpec | None) -> Edge:

@@ -106,7 +106,7 @@ class Stream:
         """
         keying = Keying(
             self._key(name, key),
-            self._known(name, "order_by", order_by),
+            self._order(name, order_by),
             initial,
             tuple(migrations),
         )
@@ -132,7 +132,7 @@ class Stream:
         ``function(state, row)`` returns the next state, beginning with ``initial``;
         ``result(state)`` makes the columns beside the key, a dict; without it the state is it.
         """
-        keying = Keying(self._key(name, key), self._known(name, "order_by", order_by), initial)
+        keying = Keying(self._key(name, key), self._order(name, order_by), initial)
         _check_callables(name, function, *(() if result is None else (result,)))
         gives = _as_arrow(schema)
         missing = [column for column in keying.columns if column not in gives.names]
@@ -181,6 +181,14 @@ class Stream:
         The columns of this stream, then those of the other one that this one has not.
         """
         keys = self._key(name, on)
+        ours_from, theirs_from = (self.flow._origins(one.operator) for one in (self, other))
+        if ours_from != theirs_from:
+            raise TraitError(
+                f"join {name!r}",
+                f"one branch comes from {sorted(ours_from)} and the other from "
+                f"{sorted(theirs_from)}; it pairs branches of the same tuples (for a static table "
+                "there is lookup)",
+            )
         for key in keys:
             ours, theirs = self.schema.field(key).type, _type_of(name, other, key)
             if ours != theirs:
@@ -222,6 +230,15 @@ class Stream:
                     f"its key {key!r} is {kind}; use integers, strings, moments or decimals",
                 )
         return keys
+
+    def _order(self, name: str, columns: Columns) -> tuple[str, ...]:
+        """Columns to sort by, of types that have an order."""
+        known = self._known(name, "order_by", columns)
+        for column in known:
+            kind = self.schema.field(column).type
+            if pa.types.is_nested(kind):
+                raise TraitError(f"operator {name!r}", f"{kind} {column!r} cannot be sorted by")
+        return known
 
     def _known(self, name: str, what: str, columns: Columns) -> tuple[str, ...]:
         listed = _listed(columns)

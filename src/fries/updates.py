@@ -49,17 +49,18 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     """The operator as an update wants it; refused if it cannot be."""
     if spec.function is None:
         raise UpdateRefusedError(spec.name, "it has no function to replace")
-    for what, function in (
-        ("function", update.function),
-        ("migrate", update.migrate),
-        ("result", update.result),
-    ):
-        if function is not None and not callable(function):
+    functions: dict[str, object] = {"function": update.function}
+    functions |= {"migrate": update.migrate} if update.migrate is not None else {}
+    functions |= {"result": update.result} if update.result is not None else {}
+    for what, function in functions.items():
+        if not callable(function):
             raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")
     if update.migrate is not None and spec.kind not in (Kind.PROCESS, Kind.AGGREGATE):
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no state to migrate")
     if update.result is not None and spec.kind is not Kind.AGGREGATE:
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no result function")
+    if update.schema is not None:
+        _check_schema(spec, update.schema)
     if spec.kind is Kind.LOOKUP:
         _check_lookup(spec, update.function)
     schema = spec.schema if update.schema is None else update.schema
@@ -67,11 +68,22 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     return replace(spec, function=update.function, schema=schema, result=result)
 
 
+def _check_schema(spec: OperatorSpec, schema: pa.Schema) -> None:
+    if spec.kind in (Kind.FILTER, Kind.SPLIT, Kind.LOOKUP):
+        raise UpdateRefusedError(
+            spec.name, f"the columns of a {spec.kind.value} follow from its input; drop schema="
+        )
+    keys = spec.keying.columns if spec.kind is Kind.AGGREGATE and spec.keying else ()
+    missing = [key for key in keys if key not in schema.names]
+    if missing:
+        raise UpdateRefusedError(spec.name, f"its schema lacks the key columns {missing}")
+
+
 def _check_lookup(spec: OperatorSpec, function: Function) -> None:
     old, takes = spec.function, spec.takes
     if not isinstance(function, Lookup) or not isinstance(old, Lookup) or takes is None:
         raise UpdateRefusedError(spec.name, "a lookup is updated with a table")
-    if old.unique and not function.unique:
+    if not spec.many and not function.unique:
         raise UpdateRefusedError(
             spec.name,
             "a key occurs twice in the new table, but the lookup was planned as one-to-one; "
@@ -112,8 +124,7 @@ def check_columns(
         if any(not other.equals(takes) for other in arriving) and spec.kind is Kind.PASS:
             raise UpdateRefusedError(spec.name, "its inputs would have different columns")
         if spec.name in updated:
-            ready[spec.name] = replace(updated[spec.name], takes=takes)
-            _dry_run(ready[spec.name])
+            ready[spec.name] = _ready(updated[spec.name], takes)
         gives[spec.name] = _given(ready.get(spec.name, spec), takes, spec.name in updated)
     for edge in edges:
         planned = crossing.get(edge.number)
@@ -126,14 +137,24 @@ def check_columns(
     return ready
 
 
+def _ready(spec: OperatorSpec, takes: pa.Schema) -> OperatorSpec:
+    """A new version with the columns that it will get."""
+    if isinstance(spec.function, Lookup):
+        try:
+            return replace(spec, takes=takes, schema=spec.function.schema(takes))
+        except TraitError as error:
+            raise UpdateRefusedError(spec.name, error.problem) from error
+    made = replace(spec, takes=takes)
+    _dry_run(made)
+    return made
+
+
 def _given(spec: OperatorSpec, takes: pa.Schema, is_new: bool) -> pa.Schema:
     """The columns that an operator gives for the columns that it will get."""
     if spec.kind in (Kind.PASS, Kind.FILTER, Kind.SPLIT):
         if spec.kind is not Kind.PASS and not is_new and spec.style is not Style.ROW:
             _dry_run(replace(spec, takes=takes))
         return takes
-    if is_new and isinstance(spec.function, Lookup):
-        return spec.function.schema(takes)
     if is_new or spec.takes is None or takes.equals(spec.takes):
         return spec.schema
     if spec.style is Style.ROW or spec.kind is Kind.LOOKUP:

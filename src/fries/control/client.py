@@ -52,6 +52,8 @@ from fries.protocol.worker import (
 
 CONNECT_SECONDS: Final = 10.0
 """Until a task that cannot reach the controller fails, and Spark runs it again elsewhere."""
+HURRY_SECONDS: Final = 0.1
+"""After news of a change, chunks are short for this long: its commit is about to come."""
 COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
 
@@ -93,6 +95,7 @@ class ControlClient:
         self._counts: dict[str, Counts] = {}
         """By operator, what it has done since it was last told. Only the data thread's."""
         self._counted = time.monotonic()
+        self._hurry_until = 0.0
         self._busy = False
         self._broken = ""
         self._go: Go | None = None
@@ -114,6 +117,11 @@ class ControlClient:
     def broken(self) -> bool:
         """Whether the connection is gone: a task goes on with what it has, a new one may not."""
         return bool(self._broken)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a commit is about to come, so that the next look should be soon."""
+        return time.monotonic() < self._hurry_until
 
     def close(self) -> None:
         """End the connection."""
@@ -255,6 +263,7 @@ class ControlClient:
         for instruction in instructions:
             match instruction:
                 case Load(change, _):
+                    self._hurry()
                     self._loads.put(self._shipments[change])
                 case Switch() | Drop():
                     self._due.append(instruction)
@@ -303,9 +312,13 @@ class ControlClient:
             self._broken = str(lost)
         if error and self._go and change in (*self._go.base, *self._go.committed):
             self._broken = f"change {change} cannot be loaded here:\n{error}"
+        self._hurry()
         if not self._busy:
             self._apply_due()
         self._state.notify_all()
+
+    def _hurry(self) -> None:
+        self._hurry_until = time.monotonic() + HURRY_SECONDS
 
 
 def _readable(sock: socket.socket, milliseconds: int | None) -> bool:

@@ -8,6 +8,7 @@ are noted in a bit mask beside them), moments as integers, nested values as byte
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -43,11 +44,15 @@ def codec_of(kind: pa.DataType) -> Codec:
 def _number(kind: pa.DataType, physical: pa.DataType) -> Codec:
     wide = pa.int32() if pa.types.is_date32(kind) or pa.types.is_time32(kind) else physical
 
+    nothing = pa.scalar(0).cast(physical)
+
     def encode(array: Array) -> Array:
         numbers: Array = array.cast(wide).cast(physical)
-        return numbers.fill_null(0)
+        return numbers.fill_null(nothing)
 
     def decode(array: Array) -> Array:
+        if array.null_count:  # what was filled comes without nulls: pandas has taken a NaN for one
+            array = array.fill_null(math.nan)
         return array.cast(wide).cast(kind)
 
     return Codec(physical, encode, decode, filled=True)

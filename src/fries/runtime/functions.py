@@ -73,7 +73,7 @@ def _each(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> list
 def failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
     """The full story of a function that raised."""
     story = "".join(traceback.format_exception(error))
-    return OperatorError(spec.name, repr(error), shortened(row), story)
+    return OperatorError(spec.name, repr(error), "" if row is None else shortened(row), story)
 
 
 def _map(spec: OperatorSpec, function: Function) -> Call:
@@ -197,5 +197,5 @@ def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401
 
 def shortened(row: object, most: int = 300) -> str:
     """A value for a message."""
-    text = "" if row is None else repr(row)
+    text = repr(row)
     return text if len(text) <= most else text[:most] + "..."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -38,7 +38,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
     assert keying is not None
     assert function is not None
     initial, first = keying.initial, len(keying.migrations)
-    saved = None if isinstance(initial, PLAIN) else pickle.dumps(initial)
+    shared = isinstance(initial, PLAIN)
     step = _row_and_state(spec) if spec.kind is Kind.PROCESS else _only_state
 
     def fold(batch: pa.RecordBatch, group: KeyGroup, version: int, migrate: Migrate) -> Output:
@@ -49,7 +49,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
             entry = group.get(key)
             try:
                 if entry is None:
-                    state = initial if saved is None else pickle.loads(saved)
+                    state = initial if shared else copy.deepcopy(initial)
                     written = version if state is None else first
                 else:
                     _, written, state = entry
@@ -64,7 +64,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
             made.extend(given)
             parents.extend([number] * len(given))
         whole = len(made) == len(rows) and not spec.many
-        return Output(from_rows(spec, made), None if whole else np.array(parents, dtype=np.int64))
+        return Output(batch_of(spec, made), None if whole else np.array(parents, dtype=np.int64))
 
     return fold
 
@@ -105,7 +105,15 @@ def results(spec: OperatorSpec, states: Mapping[Key, Any]) -> pa.RecordBatch:
             )
         values = (key,) if len(columns) == 1 else key
         rows.append({**dict(zip(columns, values, strict=True)), **row})
-    return from_rows(spec, rows)
+    return batch_of(spec, rows)
+
+
+def batch_of(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
+    """Rows as a batch; a value of a wrong type names the operator."""
+    try:
+        return from_rows(spec, rows)
+    except pa.ArrowException as error:
+        raise failure(spec, error) from error
 
 
 def join(spec: OperatorSpec, left: Chunk, right: Chunk) -> Chunk:
@@ -126,7 +134,11 @@ def join(spec: OperatorSpec, left: Chunk, right: Chunk) -> Chunk:
     ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=spec.schema)
     epochs = left.epochs[at_left] | right.epochs[at_right]
-    return Chunk(batch, epochs, None if left.txns is None else left.txns[at_left])
+    if left.txns is None or right.txns is None:
+        return Chunk(batch, epochs)
+    if (left.txns[at_left] != right.txns[at_right]).any():
+        raise OperatorError(spec.name, "its key pairs different tuples; join on one that does not")
+    return Chunk(batch, epochs, left.txns[at_left])
 
 
 def _unique(spec: OperatorSpec, keys: list[Key]) -> dict[Key, int]:

@@ -50,9 +50,7 @@ class Layout:
         self._audit = audit
         self._types: dict[str, pa.DataType] = {}
         self._bits: dict[str, int] = {}
-        self._edges = {
-            edge: [self._column(field) for field in schema] for edge, schema in schemas.items()
-        }
+        self._edges = {edge: self._columns(schema) for edge, schema in schemas.items()}
         self._masks = [f"{NULLS}{n}" for n in range(-(-len(self._bits) // MASK_BITS))]
         system = [pa.field(EDGE, pa.int32()), pa.field(EPOCH, pa.int64())]
         if audit:
@@ -115,12 +113,18 @@ class Layout:
         masked: Array = pc.if_else(pa.array(missing.astype(bool)), None, values)
         return masked
 
-    def _column(self, field: Field) -> Column:
-        """Give a column a place; another one of the same name and type shares it."""
+    def _columns(self, schema: pa.Schema) -> list[Column]:
+        columns: list[Column] = []
+        for field in schema:
+            columns.append(self._column(field, {column.physical for column in columns}))
+        return columns
+
+    def _column(self, field: Field, used: set[str]) -> Column:
+        """Give a column a place; one of the same name and type on another edge shares it."""
         codec = codec_of(field.type)
         name, count = field.name, 1
         taken = {other.lower() for other in self._types} | _SYSTEM
-        while name.lower() in taken and self._types.get(name) != codec.type:
+        while name in used or (name.lower() in taken and self._types.get(name) != codec.type):
             count += 1
             name = f"{field.name}__{count}"
         self._types[name] = codec.type

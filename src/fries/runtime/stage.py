@@ -34,6 +34,10 @@ Fresh: TypeAlias = "Callable[[pa.RecordBatch], Chunk]"
 class Control(Protocol):
     """What a stage needs of the control channel."""
 
+    @property
+    def hurried(self) -> bool:
+        """Whether a commit is about to come, so that the next look should be soon."""
+
     def poll(self) -> None:
         """Take up what has arrived, without waiting."""
 
@@ -116,7 +120,7 @@ class Stage:
         start = 0
         while start < len(rows):
             self._control.poll()
-            chunk = rows.slice(start, self._pacer.rows)
+            chunk = rows.slice(start, self._pacer.next(self._control.hurried))
             began = time.perf_counter()
             leaving = push(chunk)
             self._pacer.measured(len(chunk), time.perf_counter() - began)
@@ -199,11 +203,10 @@ class Stage:
         ages = np.bitwise_count(rows.epochs & bits).astype(np.int64)
         if not operator.keying.order_by and not ages.any():
             return rows
-        sorted_by = rows.batch.select(list(operator.keying.order_by))
-        table = pa.Table.from_batches([sorted_by]).append_column(_AGE, pa.array(ages))
-        keys: list[tuple[str, Literal["ascending"]]] = [
-            (name, "ascending") for name in (_AGE, *operator.keying.order_by)
-        ]
+        columns = [pa.array(ages), *(rows.batch.column(c) for c in operator.keying.order_by)]
+        names = [str(number) for number in range(len(columns))]
+        table = pa.table(columns, names=names)
+        keys: list[tuple[str, Literal["ascending"]]] = [(name, "ascending") for name in names]
         return rows.take(integers(pc.sort_indices(table, sort_keys=keys).cast(pa.int64())))
 
     def _results(self, operator: OperatorSpec, group: KeyGroup) -> Iterator[Leaving]:
@@ -215,9 +218,6 @@ class Stage:
             made = self._fresh(results(self._versions[version], states))
             self._control.count(operator.name, 0, len(made), 0.0)
             yield from self._paced(made, partial(self._onward, operator))
-
-
-_AGE = "_age"
 
 
 def _by_mask(chunk: Chunk, bits: int) -> Iterator[tuple[int, Chunk]]:
