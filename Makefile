@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine demo clean
+.PHONY: help setup test check java bench-core bench-engine consistency demo clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -39,8 +39,11 @@ bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
 bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Spark
 	$(BIN)/python -m benchmarks.engine
 
-demo: $(STAMP) java  ## change two operators of a running Spark job, with the proof
-	$(BIN)/python examples/hot_swap.py
+consistency: $(STAMP) java  ## every scheduler over 100,000 audited tuples on a local Spark
+	$(BIN)/python -m benchmarks.consistency
+
+demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
+	$(BIN)/python examples/fraud_detection.py
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -164,8 +164,8 @@ class NotRunningError(PlanError):
 
     def __str__(self) -> str:
         return (
-            f"no worker runs flow {self.flow!r} now; start its query first, and wait until "
-            "flow.workers is not empty"
+            f"no worker runs flow {self.flow!r} now; start its query first (with flow.start, or "
+            "wait until flow.workers is not empty)"
         )
 
 

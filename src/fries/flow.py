@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from fries.errors import DuplicateOperatorError, NotRunningError, TraitError
+from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning
 from fries.plan import Plan
 from fries.runtime.layout import OUTPUT_NAME
@@ -206,6 +206,8 @@ class Flow:
 
         given = update if isinstance(update, Update) else Update(update)
         function: Any = given.function
+        if name not in self._operators:
+            raise UpdateRefusedError(name, "it is an output, and has no function to replace")
         old = self._operators[name].function
         if isinstance(old, Lookup) and not callable(function):
             function = old.with_table(_as_table(function))
@@ -224,10 +226,22 @@ class Flow:
                     f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
                 )
         self._operators[spec.name] = spec
-        for stream in inputs:
+        for stream in self._apart(spec.name, inputs):
             edge = EdgeSpec(len(self._edges), stream.operator, spec.name, stream.branch)
             self._edges.append(edge)
         return Stream(self, spec.name, spec.schema)
+
+    def _apart(self, name: str, inputs: tuple[Stream, ...]) -> Iterator[Stream]:
+        """Inputs of an operator, each from an operator of its own: two edges must not coincide."""
+        seen: set[str] = set()
+        for number, stream in enumerate(inputs):
+            if stream.operator in seen:
+                yield self._add(
+                    OperatorSpec(f"{name}.{number}", Kind.PASS, stream.schema), (stream,)
+                )
+            else:
+                seen.add(stream.operator)
+                yield stream
 
     def _origins(self, operator: str) -> frozenset[str]:
         """Where the transactions of an operator's rows begin: sources and aggregates."""

@@ -78,7 +78,7 @@ def physical(operators: Sequence[OperatorSpec], edges: Iterable[EdgeSpec]) -> Ph
     """Cut operators, given in topological order, into stages."""
     edges = tuple(edges)
     numbers = _numbers(operators, edges)
-    last = max(numbers.values())
+    last = max(numbers.values(), default=0)
     stages = tuple(_stage(number, operators, edges, numbers) for number in range(last + 1))
     by_name = {spec.name: spec for spec in operators}
     schemas = {
@@ -107,7 +107,7 @@ def _stage(
     numbers: Mapping[str, int],
 ) -> PhysicalStage:
     here = tuple(spec for spec in operators if numbers[spec.name] == number)
-    end = max(numbers.values()) + 1
+    end = max(numbers.values(), default=0) + 1
 
     def begins(edge: EdgeSpec) -> int:
         return numbers.get(edge.source, -1)
@@ -126,7 +126,8 @@ def _stage(
 
 def explained(name: str, flow: PhysicalFlow, graph: Graph, groups: int) -> str:
     """A flow's stages for people: what runs where, and what is exchanged between."""
-    lines = [f"flow {name}: {len(flow.stages)} stages, one Spark plan"]
+    count = len(flow.stages)
+    lines = [f"flow {name}: {count} stage{'s' * (count > 1)}, one Spark plan"]
     for stage in flow.stages:
         lines.append(f"  {_exchange_line(stage, groups)}")
         lines.append(f"  stage {stage.number}: one Python process runs")
@@ -139,7 +140,7 @@ def explained(name: str, flow: PhysicalFlow, graph: Graph, groups: int) -> str:
 
 def _exchange_line(stage: PhysicalStage, groups: int) -> str:
     if stage.exchange is Exchange.NONE:
-        return "sources: " + ", ".join(edge.target for edge in stage.incoming)
+        return "sources: " + (", ".join(edge.target for edge in stage.incoming) or "none yet")
     keys = []
     for edge in stage.incoming:
         spec = stage.keyed(edge)

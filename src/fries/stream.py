@@ -304,14 +304,34 @@ def _type_of(name: str, stream: Stream, column: str) -> pa.DataType:
 
 def _inferred(name: str, function: Function, style: Style, schema: pa.Schema) -> pa.Schema:
     """The columns that a function over batches returns, from a dry run on an empty one."""
-    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    batch = pa.RecordBatch.from_pylist([], schema=schema)
+    empty: Any = batch.to_pandas() if style is Style.PANDAS else batch
     try:
-        made = function(empty.to_pandas() if style is Style.PANDAS else empty)
+        made = function(empty)
     except Exception as error:
         raise TraitError(
             f"operator {name!r}", f"its dry run on an empty batch failed ({error!r}); give a schema"
         ) from error
     if style is Style.PANDAS:
-        return pa.Schema.from_pandas(made, preserve_index=False)
+        return _from_frame(name, made, empty.dtypes, schema)
     inferred: pa.Schema = made.schema
     return inferred
+
+
+def _from_frame(name: str, made: Any, dtypes: Any, schema: pa.Schema) -> pa.Schema:  # noqa: ANN401
+    """The columns of an empty frame: one that was not changed keeps its type."""
+    guessed = pa.Schema.from_pandas(made, preserve_index=False)
+    fields = [
+        schema.field(column.name)
+        if column.name in dtypes and made.dtypes[column.name] == dtypes[column.name]
+        else column
+        for column in guessed
+    ]
+    for column in fields:
+        if pa.types.is_null(column.type):
+            raise TraitError(
+                f"operator {name!r}",
+                f"an empty frame does not tell the type of its column {column.name!r}; "
+                "give a schema",
+            )
+    return pa.schema(fields)

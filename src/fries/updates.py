@@ -131,8 +131,8 @@ def check_columns(
         if planned is not None and edge.source in gives and not gives[edge.source].equals(planned):
             raise UpdateRefusedError(
                 edge.source,
-                f"it would give {_columns(gives[edge.source])} to {edge.target}, but Spark's plan "
-                f"carries {_columns(planned)} there; declare all columns when the flow is built",
+                f"it would give {_columns(gives[edge.source])} to {edge.target}, where the plan is "
+                f"fixed on {_columns(planned)}; declare all columns when the flow is built",
             )
     return ready
 

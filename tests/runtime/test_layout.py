@@ -31,10 +31,8 @@ def shown(chunk: Chunk) -> Shown:
     return chunk.batch.schema.names, columns, chunk.epochs.tolist(), txns
 
 
-def chunk_of(epochs: list[int] | None = None, **columns: pa.Array[Any]) -> Chunk:
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    masks = [0] * batch.num_rows if epochs is None else epochs
-    return Chunk(batch, np.array(masks, dtype=np.int64))
+def chunk_of(**columns: pa.Array[Any]) -> Chunk:
+    return Chunk.fresh(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
 
 
 def layout_of(chunks: dict[int, Chunk], audit: bool = False) -> Layout:
@@ -92,9 +90,16 @@ def test_null_and_nan_are_kept_apart(way: Way) -> None:
 
 
 @WAY
-def test_truth_values_with_nulls(way: Way) -> None:
-    chunk = chunk_of(b=pa.array([None, True, False]))
-    assert sent({0: chunk}, way)[0].batch.to_pydict() == {"b": [None, True, False]}
+def test_nan_is_no_null_also_where_nothing_is_null(way: Way) -> None:
+    chunk = chunk_of(x=pa.array([float("nan")]))
+    assert shown(sent({0: chunk}, way)[0]) == shown(chunk)
+
+
+@WAY
+@pytest.mark.parametrize("values", [[True], [True, False], [None, True, False]])
+def test_truth_values_with_and_without_nulls(way: Way, values: list[bool | None]) -> None:
+    chunk = chunk_of(b=pa.array(values))
+    assert sent({0: chunk}, way)[0].batch.to_pydict() == {"b": values}
 
 
 @WAY
@@ -151,6 +156,18 @@ def test_names_that_differ_only_in_case(way: Way) -> None:
     found = sent(chunks, way)
     assert found[0].batch.to_pylist() == [{"user": 1, "USER": 2, "User": "three"}]
     assert found[1].batch.to_pylist() == [{"User": 4, "user": None}]
+
+
+@WAY
+def test_a_name_that_is_made_up_may_be_that_of_another_column(way: Way) -> None:
+    """One of two names that differ only in case travels with a number, as ``a__2``."""
+    chunks = {
+        0: chunk_of(A=pa.array([1]), a=pa.array([2]), a__2=pa.array([3])),
+        1: chunk_of(a__2=pa.array([4]), a=pa.array([5]), A=pa.array([6])),
+    }
+    found = sent(chunks, way)
+    assert found[0].batch.to_pylist() == [{"A": 1, "a": 2, "a__2": 3}]
+    assert found[1].batch.to_pylist() == [{"a__2": 4, "a": 5, "A": 6}]
 
 
 @WAY
@@ -214,7 +231,7 @@ def test_hashes_that_spark_has_added_stay_with_their_rows() -> None:
 
 
 def test_a_single_output_is_given_as_it_is() -> None:
-    chunk = chunk_of([1, 2], n=pa.array([1, None]), t=pa.array(["a", "b"]))
+    chunk = chunk_of(n=pa.array([1, None]), t=pa.array(["a", "b"]))
     result = Result({3: ("output", chunk.batch.schema)})
     assert result.schema == chunk.batch.schema
     assert result.encode(3, chunk).equals(chunk.batch)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,6 +62,11 @@ class Script:
         """Take the next step of the script."""
         self._steps.get(self.polls, lambda: None)()
         self.polls += 1
+
+    @property
+    def hurried(self) -> bool:
+        """No commit is about to come."""
+        return False
 
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Add up rows."""
@@ -203,3 +209,40 @@ def test_the_pacer_aims_at_five_milliseconds() -> None:
     assert pacer.rows == 5000
     pacer.measured(5000, 5.0)
     assert pacer.rows == 5
+
+
+def test_in_a_hurry_chunks_are_a_fifth_as_long() -> None:
+    pacer = Pacer()
+    assert pacer.next(hurried=True) == 1, "never less than one row"
+    pacer.rows = 4
+    assert pacer.next(hurried=True) == 1
+    pacer.rows = 5000
+    assert (pacer.next(hurried=True), pacer.next(hurried=False)) == (1000, 5000)
+
+
+class Steady(Pacer):
+    """Chunks of a hundred rows, however long they take."""
+
+    def __init__(self) -> None:
+        self.rows = 100
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """Learn nothing."""
+
+
+class Hurried(Script):
+    """A control channel that hears of a change at its third look, and again of none later."""
+
+    @property
+    def hurried(self) -> bool:
+        """For four looks."""
+        return 2 < self.polls <= 6
+
+
+def test_a_stage_hurries_from_the_look_at_which_it_hears_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fries.runtime.stage.Pacer", Steady)
+    configuration, spec = chain()
+    leaving = list(Stage(spec, configuration, Hurried()).run(SOURCE, rows(400)))
+    assert [len(chunk) for _, chunk in leaving] == [100, 100, 20, 20, 20, 20, 100, 20]

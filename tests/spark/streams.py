@@ -49,7 +49,10 @@ class FileStream:
         """Whether the query has committed all that was added."""
         query = flow.query
         progress = None if query is None else query.lastProgress
-        return progress is not None and progress["batchId"] >= self.batches - 1
+        if progress is None:
+            return False
+        last = progress["batchId"] - (0 if progress["numInputRows"] else 1)
+        return bool(last >= self.batches - 1)
 
 
 def start(flow: Flow, frame: DataFrame, folder: Path) -> None:

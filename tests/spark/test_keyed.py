@@ -225,6 +225,35 @@ def test_bad_updates_of_keyed_operators_are_refused(
     }
 
 
+def test_a_query_that_waits_for_rows_can_be_changed(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    stream = FileStream(spark, tmp_path / "in", PAYMENTS)
+    start(flow, keyed(flow, stream.frame), tmp_path)
+    assert not flow.workers
+    with pytest.raises(UpdateRefusedError, match=r"(?s)cannot be loaded.*no_such_module"):
+        flow.reconfigure({"FM": Needs("no_such_module")})
+    assert flow.reconfigure({"FM": Update(recent_10, migrate=widen)}).wait(PATIENCE)
+    assert flow.versions == {"payments": 0, "FM": 1}
+    stream.add(payments(0, 50))
+    until(lambda: stream.done(flow), flow)
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {row["version"] for row in rows} == {1}
+
+
+class Needs:
+    """A function that cannot be loaded where a module is missing."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, (self.module,)
+
+    def __call__(self, state: Any, row: AnyRow) -> tuple[Any, AnyRow]:  # noqa: ANN401, D102
+        return state, row
+
+
 def test_columns_may_change_inside_a_stage(spark: SparkSession, flow: Flow, tmp_path: Path) -> None:
     """The paper's running example: FM gives one more score, and MC uses it."""
     stream = FileStream(spark, tmp_path / "in", PAYMENTS)

@@ -151,6 +151,7 @@ def test_fraud_is_rarely_with_chip_and_often_with_errors(rows: pa.RecordBatch) -
 
 
 @given(order=st.permutations(range(8)))
+@settings(deadline=None)
 def test_per_user_keeps_every_payment_once_in_order_of_time(order: list[int]) -> None:
     table = pa.Table.from_batches([payments(40 * part, 40, SMALL) for part in order])
     grouped = per_user(table)

@@ -75,6 +75,8 @@ class ControlServer:
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
+        self._running: dict[str, int] = {}
+        """By worker, how many tasks it has begun and not ended."""
         self.counters: dict[str, Counts] = {}
         """By operator, what all tasks together have reported so far."""
         self._started: Future[None] = Future()
@@ -182,6 +184,7 @@ class ControlServer:
             writer.close()
             if name is not None and self._peers.get(name) is writer:
                 del self._peers[name]
+                self._running.pop(name, None)
                 self._drive(Left(name))
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -208,6 +211,7 @@ class ControlServer:
             case Counted(counts):
                 self._count(counts)
             case Ended(last_old=last_old):
+                self._running[name] = max(0, self._running.get(name, 0) - 1)
                 for number, moment in last_old.items():
                     if number in self._changes:
                         self._changes[number].used_old(moment)
@@ -232,8 +236,12 @@ class ControlServer:
                 self._changes[change.number].settle(time.time())
 
     def _begin(self, name: str, batch: int) -> None:
-        """A task begins. All that was committed before its batch is in the batch's base."""
-        if batch != self._batch:
+        """A task begins. All that was committed before its batch is in the batch's base.
+
+        Micro-batches come one after the other. Of batch jobs (negative numbers) another one
+        may still be running.
+        """
+        if batch != self._batch and (batch >= 0 or not any(self._running.values())):
             self._batch = batch
             for change in list(self._changes.values()):
                 if change.order.at_boundary and change.phase is Phase.PREPARING:
@@ -241,6 +249,7 @@ class ControlServer:
                 if change.phase is Phase.COMMITTED:
                     self._base = (*self._base, change.number)
                     self._drive(Drained(change.number))
+        self._running[name] = self._running.get(name, 0) + 1
         committed = (c.number for c in self._changes.values() if c.phase is Phase.COMMITTED)
         self._tell(name, Go(self._base, tuple(committed)))
 

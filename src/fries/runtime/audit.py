@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from fries.errors import TraitError
 from fries.runtime.arrow import Integers
 from fries.runtime.chunks import Chunk
 from fries.trace import Trace
@@ -22,8 +23,21 @@ STAGE_BITS = 5
 """A transaction's number: batch, stage, partition and row of its first tuple, from the top down."""
 
 
+def refuse_used(folder: str) -> None:
+    """Refuse a folder with the files of another run: they would be read as part of this one."""
+    if any(Path(folder).glob("*.arrow")):
+        raise TraitError(f"audit folder {folder!r}", "it has files of another run; give a new one")
+
+
 def transactions(batch: int, stage: int, partition: int, first: int, count: int) -> Integers:
     """Numbers for tuples that begin transactions, the same whenever the task is executed again."""
+    for what, value, bits in (
+        ("stages", stage, STAGE_BITS),
+        ("partitions", partition, PARTITION_BITS),
+        ("rows in a partition", first + count - 1, ROW_BITS),
+    ):
+        if value >= 1 << bits:
+            raise TraitError("audit", f"it can tell {1 << bits:,} {what} apart, and no more")
     start = ((batch << STAGE_BITS | stage) << PARTITION_BITS | partition) << ROW_BITS | first
     return np.arange(start, start + count, dtype=np.int64)
 

@@ -92,7 +92,11 @@ class Configuration:
         }
 
     def load(
-        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | bytearray] = ()
+        self,
+        change: int,
+        bit: int,
+        payload: bytes,
+        parts: Sequence[bytes | bytearray | memoryview] = (),
     ) -> None:
         """Unpickle and wrap the functions of a change, and try its migrations on live states.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
-from fries.runtime.arrow import Integers
+from fries.runtime.arrow import Array, Field, Integers
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 PARENT: Final = "_row"
@@ -179,7 +179,22 @@ def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
                 spec.name,
                 f"it returned the columns {sorted(row)}, declared are {sorted(names)}",
             )
-    return pa.RecordBatch.from_pylist(rows, schema=spec.schema)
+    return pa.RecordBatch.from_arrays(
+        [_column_of(spec, field, [row[field.name] for row in rows]) for field in spec.schema],
+        schema=spec.schema,
+    )
+
+
+def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
+    """Values as a column; Arrow would cut the fraction off a float without a word."""
+    if pa.types.is_integer(field.type):
+        for value in values:
+            if type(value) is float and not value.is_integer():
+                raise OperatorError(
+                    spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
+                )
+    column: Array = pa.array(values, type=field.type)
+    return column
 
 
 def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401

@@ -6,7 +6,9 @@ import hashlib
 import os
 import pickle
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -30,8 +32,8 @@ from fries.plan import CommitPoint, Plan
 from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
-from fries.runtime.configuration import Shipped
-from fries.runtime.spec import EdgeSpec, OperatorSpec
+from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
 from fries.serializability import Verdict, check_trace
 from fries.spark.plan import Planner
 from fries.spark.tasks import Session
@@ -65,16 +67,28 @@ class _Applied:
     specs: Mapping[str, OperatorSpec]
     digests: Mapping[str, bytes]
 
+    @property
+    def decided(self) -> bool:
+        """Whether it can no longer be aborted."""
+        return self.change.phase not in (Phase.QUEUED, Phase.PREPARING)
+
 
 class Engine:
     """Runs one flow."""
 
     def __init__(self, flow: Definition) -> None:
         self._flow = flow
+        self._changing = threading.Lock()
+        self._specs = {spec.name: spec for spec in flow.operators}
+        """The newest version of each operator whose change is done."""
+        self._digests: dict[str, bytes] = {}
         self._applied: list[_Applied] = []
+        """Changes that may not be done yet, oldest first."""
         self._writer: DataStreamWriter | None = None
         self.query: StreamingQuery | None = None
         """The query that :meth:`start` has started."""
+        if flow.audit is not None:
+            audit.refuse_used(flow.audit)
         context = next(iter(flow.sources.values())).sparkSession.sparkContext
         if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
@@ -101,42 +115,75 @@ class Engine:
         self, plan: Plan, updates: Mapping[str, Revision], timeout: float
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
-        current = self._current()
+        with self._changing:
+            requested = time.time()
+            new = self._checked(plan, updates)
+            digests = {name: _digest(name, update) for name, update in updates.items()}
+            if all(self._has(name, digest) for name, digest in digests.items()):
+                raise AlreadyAppliedError(plan.targets)
+            self._check_time(plan)
+            migrations = {name: update.migrate for name, update in updates.items()}
+            shipped = Shipped(new, migrations, self._entries(plan))
+            change = self._server.request(self._order(plan, shipped, timeout, requested))
+            self._applied.append(_Applied(change, new, digests))
+            if plan.commit is CommitPoint.RESTART:
+                self._restart(change, timeout)
+            return Reconfiguration(plan, change)
+
+    def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:
+        """The new versions, which must fit whether or not an undecided change comes first."""
+        new = self._fitted(self._current(), updates)
+        if any(not applied.decided for applied in self._applied):
+            try:
+                without = self._fitted(self._current(decided_only=True), updates)
+            except UpdateRefusedError:
+                without = {}
+            if without != new:
+                raise UpdateRefusedError(
+                    ", ".join(plan.targets),
+                    "it builds on a change that is not committed yet; wait for that one first",
+                )
+        return new
+
+    def _fitted(
+        self, current: Mapping[str, OperatorSpec], updates: Mapping[str, Revision]
+    ) -> dict[str, OperatorSpec]:
         new = {name: revised(current[name], update) for name, update in updates.items()}
-        new = check_columns(tuple(current.values()), self._flow.edges, new, self._crossing())
-        requested = time.time()
-        digests = {name: _digest(name, update) for name, update in updates.items()}
-        if all(self._has(name, digest) for name, digest in digests.items()):
-            raise AlreadyAppliedError(plan.targets)
-        if not self._server.workers:
+        return check_columns(tuple(current.values()), self._flow.edges, new, self._crossing())
+
+    def _check_time(self, plan: Plan) -> None:
+        """Refuse what cannot be done now."""
+        targets = ", ".join(plan.targets)
+        if not self._server.workers and not self._is_active():
             raise NotRunningError(self._flow.name)
         if plan.commit is CommitPoint.NEXT_BATCH and not self._is_streaming():
             raise UpdateRefusedError(
-                ", ".join(plan.targets), "a batch job is one batch: it has no boundary to wait for"
+                targets, "a batch job is one batch: it has no boundary to wait for"
             )
-        if plan.commit is CommitPoint.RESTART and self._writer is None:
+        if plan.commit is CommitPoint.RESTART and not self._is_active():
             raise UpdateRefusedError(
-                ", ".join(plan.targets),
-                "only a query that was started with flow.start(writer) can be restarted",
+                targets, "only a query that was started with flow.start(writer) can be restarted"
             )
-        migrations = {name: update.migrate for name, update in updates.items()}
+
+    def _order(self, plan: Plan, shipped: Shipped, timeout: float, requested: float) -> Order:
         parts: list[pickle.PickleBuffer] = []
-        shipped = Shipped(new, migrations, self._entries(plan))
-        change = self._server.request(
-            Order(
-                plan.targets,
-                _dumps(shipped, buffer_callback=parts.append),
-                buffers=tuple(part.raw() for part in parts),
-                requested=requested,
-                footprint=frozenset(frozenset(part.members) for part in plan.components),
-                at_boundary=plan.commit is not CommitPoint.NOW,
-                timeout=timeout,
-            )
+        payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+        buffers = tuple(part.raw() for part in parts)
+        if not self._server.workers:
+            _try_to_load(self._flow.operators, plan, payload, buffers)
+        return Order(
+            plan.targets,
+            payload,
+            footprint=frozenset(frozenset(part.members) for part in plan.components),
+            buffers=buffers,
+            at_boundary=plan.commit is not CommitPoint.NOW,
+            timeout=timeout,
+            requested=requested,
         )
-        self._applied.append(_Applied(change, new, digests))
-        if plan.commit is CommitPoint.RESTART:
-            self._restart(change, timeout)
-        return Reconfiguration(plan, change)
+
+    def _is_active(self) -> bool:
+        """Whether our query runs, though it may have nothing to do and no worker."""
+        return self.query is not None and self.query.isActive
 
     def _is_streaming(self) -> bool:
         return any(frame.isStreaming for frame in self._flow.sources.values())
@@ -152,11 +199,17 @@ class Engine:
         self._server.cut()
         self.query = self._writer.start()
 
-    def _current(self) -> dict[str, OperatorSpec]:
-        """The newest version of each operator, in topological order."""
-        specs = {spec.name: spec for spec in self._flow.operators}
+    def _current(self, decided_only: bool = False) -> dict[str, OperatorSpec]:
+        """The newest version of each operator, in topological order; forgets older ones."""
+        while self._applied and self._applied[0].change.over:
+            oldest = self._applied.pop(0)
+            if oldest.change.phase is Phase.DONE:
+                self._specs.update(oldest.specs)
+                self._digests.update(oldest.digests)
+        specs = dict(self._specs)
         for applied in self._applied:
-            if applied.change.phase is not Phase.ABORTED:
+            wanted = applied.decided or not decided_only
+            if wanted and applied.change.phase is not Phase.ABORTED:
                 specs.update(applied.specs)
         return specs
 
@@ -165,7 +218,7 @@ class Engine:
         for applied in reversed(self._applied):
             if name in applied.digests and applied.change.phase is not Phase.ABORTED:
                 return applied.digests[name] == digest
-        return False
+        return self._digests.get(name) == digest
 
     def audit(self) -> Verdict:
         """Check every data operation that finished tasks have recorded."""
@@ -189,12 +242,17 @@ class Engine:
         self._server.stop()
 
     def _crossing(self) -> dict[int, pa.Schema]:
-        """Columns of the edges that Spark's plan fixes: between stages, and to the outputs."""
-        stages = self.physical.stages
+        """Columns of the edges that stay as planned.
+
+        Spark's plan fixes those between stages and to the outputs. Behind an aggregate other
+        transactions begin, so old results may meet what follows it in its new version.
+        """
+        leaving = {edge.number for stage in self.physical.stages for edge in stage.leaving}
+        blocking = {spec.name for spec in self._flow.operators if spec.kind is Kind.AGGREGATE}
         return {
             edge.number: self.physical.schemas[edge.number]
-            for stage in stages
-            for edge in stage.leaving
+            for edge in self._flow.edges
+            if edge.number in leaving or edge.source in blocking
         }
 
     def _entries(self, plan: Plan) -> frozenset[int]:
@@ -235,6 +293,21 @@ def _digest(name: str, update: Revision) -> bytes:
     for part in parts:
         hashed.update(part.raw())
     return hashed.digest()
+
+
+def _try_to_load(
+    operators: tuple[OperatorSpec, ...],
+    plan: Plan,
+    payload: bytes,
+    buffers: tuple[memoryview, ...],
+) -> None:
+    """Where no worker is there to do it: see that the functions can be loaded at all."""
+    try:
+        Configuration(operators).load(0, 0, payload, buffers)
+    except Exception as error:
+        raise UpdateRefusedError(
+            ", ".join(plan.targets), f"it cannot be loaded:\n{traceback.format_exc()}"
+        ) from error
 
 
 def _pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:

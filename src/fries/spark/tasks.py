@@ -32,6 +32,8 @@ SWITCH_INTERVAL: Final = 0.0005
 preparation beside the data path (receive, load, answer) would wait that long."""
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local property in which Structured Streaming tells tasks the number of their micro-batch."""
+EXECUTION_ID: Final = "spark.sql.execution.id"
+"""Local property in which Spark tells the tasks of a batch job which job it is."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,20 @@ class Work:
         """Begin to work on the partition of the Spark task that this is called in."""
         context = TaskContext.get()
         assert context is not None, "a stage runs in a Spark task"
-        execution = Execution(int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId())
+        execution = Execution(_batch(context), context.partitionId())
         host = host_of(self.session)
         audit = Audit(self.session.operators) if self.session.audit else None
         return Task(
             self.stage, self.gives, execution, host.configuration, host.client, audit, dumps
         )
+
+
+def _batch(context: TaskContext) -> int:
+    """Number of the micro-batch; a batch job has a negative number of its own."""
+    batch = context.getLocalProperty(BATCH_ID)
+    if batch is not None:
+        return int(batch)
+    return -1 - int(context.getLocalProperty(EXECUTION_ID) or 0)
 
 
 @dataclass(frozen=True)
