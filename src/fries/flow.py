@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
-from fries.graph import Edge, Emits, Graph, Operator, Partitioning
+from fries.graph import Graph
 from fries.plan import Plan
 from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import explained, physical
 from fries.stream import Stream, _as_table, as_arrow_or_none
+from fries.traits import OUTSIDE, graph_of, upstream
 from fries.updates import Revision, Update
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "output"
 """Name of the operator that stands for what the user does with the result."""
-OUTSIDE: Final = ""
-"""Where the rows of a source come from."""
 GROUPS: Final = 64
 """Key groups of a keyed operator: each costs Spark about a millisecond per micro-batch, and its
 rows and states are in memory together."""
@@ -92,12 +91,14 @@ class Flow:
         from fries.spark.engine import Definition, Engine
 
         self._refuse_if_built()
+        if stream is not None and OUTPUT in streams:
+            raise DuplicateOperatorError(OUTPUT)
         named = dict(streams) if stream is None else {OUTPUT: stream, **streams}
         self._check_outputs(named)
         edges = list(self._edges)
         for name, one in named.items():
             edges.append(EdgeSpec(len(edges), one.operator, name, one.branch))
-        graph = _graph(self._operators, edges, tuple(self._sources), tuple(named))
+        graph = graph_of(self._operators, edges, tuple(self._sources), tuple(named))
         ordered = tuple(self._operators[name] for name in graph.order if name not in named)
         names = {name: name for name in named}
         self._engine = Engine(
@@ -133,7 +134,7 @@ class Flow:
     @property
     def graph(self) -> Graph:
         """The dataflow as the schedulers see it."""
-        return _graph(self._operators, self._edges, tuple(self._sources), tuple(self._outputs))
+        return graph_of(self._operators, self._edges, tuple(self._sources), tuple(self._outputs))
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -219,17 +220,20 @@ class Flow:
             raise TraitError("operator ''", "an operator needs a name")
         if spec.name in self._operators or spec.name == OUTPUT:
             raise DuplicateOperatorError(spec.name)
-        for stream in inputs:
-            if stream.flow is not self:
-                raise TraitError(
-                    f"operator {spec.name!r}",
-                    f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
-                )
+        self._check_own(spec.name, inputs)
         self._operators[spec.name] = spec
         for stream in self._apart(spec.name, inputs):
             edge = EdgeSpec(len(self._edges), stream.operator, spec.name, stream.branch)
             self._edges.append(edge)
         return Stream(self, spec.name, spec.schema)
+
+    def _check_own(self, name: str, inputs: tuple[Stream, ...]) -> None:
+        for stream in inputs:
+            if stream.flow is not self:
+                raise TraitError(
+                    f"operator {name!r}",
+                    f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
+                )
 
     def _apart(self, name: str, inputs: tuple[Stream, ...]) -> Iterator[Stream]:
         """Inputs of an operator, each from an operator of its own: two edges must not coincide."""
@@ -245,7 +249,9 @@ class Flow:
 
     def _origins(self, operator: str) -> frozenset[str]:
         """Where the transactions of an operator's rows begin: sources and aggregates."""
-        found = {operator, *_upstream(operator, self._operators, self._edges)}
+        if self._operators[operator].kind is Kind.AGGREGATE:
+            return frozenset({operator})
+        found = {operator, *upstream(operator, self._operators, self._edges)}
         return frozenset(
             name
             for name in found
@@ -260,87 +266,23 @@ class Flow:
                 raise TraitError(f"output {name!r}", "the stream belongs to another flow")
             if name in self._operators:
                 raise DuplicateOperatorError(name)
-            if len(named) > 1 and OUTPUT_NAME in stream.schema.names:
-                raise TraitError(
-                    f"output {name!r}",
-                    f"its column {OUTPUT_NAME!r} is needed to tell outputs apart; rename it",
-                )
-        try:
-            pa.unify_schemas([stream.schema for stream in named.values()])
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TraitError(
-                f"flow {self.name!r}",
-                f"outputs have columns of one name and two types; rename one ({error})",
-            ) from error
+        if len(named) > 1:
+            _check_together([stream.schema for stream in named.values()])
 
     def _refuse_if_built(self) -> None:
         if self._engine is not None:
             raise TraitError(f"flow {self.name!r}", "its output is built; add operators before")
 
 
-def _graph(
-    operators: Mapping[str, OperatorSpec],
-    edges: list[EdgeSpec],
-    sources: tuple[str, ...],
-    outputs: tuple[str, ...],
-) -> Graph:
-    """Operators with the traits that the schedulers need."""
-    nodes = [
-        _traits(
-            spec,
-            [edge.branch for edge in edges if edge.source == spec.name],
-            is_source=name in sources,
-            multiplied=_is_multiplied(name, operators, edges),
-        )
-        for name, spec in operators.items()
-    ]
-    lines = [_line(edge, operators.get(edge.target)) for edge in edges if edge.source != OUTSIDE]
-    return Graph([*nodes, *map(Operator, outputs)], lines)
-
-
-def _traits(
-    spec: OperatorSpec, branches: list[int], *, is_source: bool, multiplied: bool
-) -> Operator:
-    """An operator with its traits; used more than once, it replicates its rows.
-
-    A join gives one row per source tuple only if no tuple was multiplied before it.
-    """
-    emits = Emits.ONE_PER_EDGE if len(set(branches)) < len(branches) else Emits.ONE
-    if _gives_many(spec):
-        emits = Emits.MANY
-    return Operator(
-        spec.name,
-        emits,
-        unique=spec.kind is Kind.JOIN and emits is Emits.ONE and not multiplied,
-        blocking=spec.kind is Kind.AGGREGATE,
-        source=is_source,
-    )
-
-
-def _gives_many(spec: OperatorSpec) -> bool:
-    return spec.kind is Kind.FLAT_MAP or spec.many
-
-
-def _upstream(
-    name: str, operators: Mapping[str, OperatorSpec], edges: list[EdgeSpec]
-) -> Iterator[str]:
-    """Operators that the transactions of an operator have passed: back to where they began."""
-    waiting, seen = [name], {name}
-    while waiting:
-        target = waiting.pop()
-        for edge in edges:
-            if edge.target == target and edge.source in operators and edge.source not in seen:
-                seen.add(edge.source)
-                yield edge.source
-                if operators[edge.source].kind is not Kind.AGGREGATE:
-                    waiting.append(edge.source)
-
-
-def _is_multiplied(name: str, operators: Mapping[str, OperatorSpec], edges: list[EdgeSpec]) -> bool:
-    return any(_gives_many(operators[before]) for before in _upstream(name, operators, edges))
-
-
-def _line(edge: EdgeSpec, target: OperatorSpec | None) -> Edge:
-    if target is None or target.keying is None or not target.keying.columns:
-        return Edge(edge.source, edge.target)
-    return Edge(edge.source, edge.target, Partitioning.HASH, target.keying.columns)
+def _check_together(schemas: list[pa.Schema]) -> None:
+    """Refuse outputs whose columns would be mistaken for each other in one DataFrame."""
+    where = "columns of several outputs"
+    try:
+        names: list[str] = [OUTPUT_NAME, *pa.unify_schemas(schemas).names]
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise TraitError(where, f"one name has two types; rename one ({error})") from error
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise TraitError(where, f"{name!r} is there twice, or a name of Fries; rename it")
+        seen.add(name.lower())

@@ -180,6 +180,7 @@ class Stream:
 
         The columns of this stream, then those of the other one that this one has not.
         """
+        self.flow._check_own(name, (other,))
         keys = self._key(name, on)
         ours_from, theirs_from = (self.flow._origins(one.operator) for one in (self, other))
         if ours_from != theirs_from:

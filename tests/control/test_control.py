@@ -13,7 +13,7 @@ import pytest
 
 from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
-from fries.control.messages import Ended, Go
+from fries.control.messages import Counts, Ended, Go
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, frame, new_secret
 from fries.errors import AuthenticationError, WireError
@@ -354,3 +354,130 @@ def test_nobody_listens() -> None:
         address = closed.getsockname()
     with pytest.raises(WireError, match=r"cannot be reached .* spark\.driver\.host"):
         ControlClient(address, SECRET, "fraud", FakeEngine())
+
+
+class Undefinable(FakeEngine):
+    """A worker that lacks a module that the flow's functions need."""
+
+    def define(self, definition: bytes) -> None:
+        """Fail."""
+        raise ImportError(f"no module named {definition.decode() or 'missing'!r}")
+
+
+def test_a_definition_that_cannot_be_loaded_is_told_with_its_traceback(
+    server: ControlServer,
+) -> None:
+    story = r"(?s)cannot be loaded here:\nTraceback.*in define.*ImportError: no module named 'miss"
+    with pytest.raises(WireError, match=story):
+        ControlClient(server.address, SECRET, "fraud", Undefinable())
+    until(lambda: server.workers == ())
+
+
+def test_a_worker_is_in_a_hurry_after_it_has_heard_of_a_change(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.HURRY_SECONDS", PATIENCE)
+    client, engine = join(held=True)
+    client.begin(0, 0, 0)
+    assert not client.hurried
+    try:
+        server.request(order("FM"))
+        until(lambda: client.hurried, client)
+        assert engine.told == [], "while it loads"
+    finally:
+        engine.loading.release()
+
+
+def test_a_hurry_ends_if_nothing_comes(server: ControlServer, join: Join) -> None:
+    client, engine = join()
+    client.begin(0, 0, 0)
+    server.request(order("FM", at_boundary=True))
+    engine.wait_for("load", 1)
+    until(lambda: not client.hurried, client)
+    assert engine.told == [("load", 1)]
+
+
+def test_what_all_workers_have_counted_is_added_up(server: ControlServer, join: Join) -> None:
+    (client, _), (other, _) = join(), join()
+    client.count("FM", 10, 9, 0.5)
+    client.count("FM", 5, 5, 0.25)
+    client.count("MC", 14, 14, 1.0)
+    client.ended(Ended(0, 0, 0, {}))
+    other.count("FM", 1, 0, 0.125)
+    other.ended(Ended(0, 0, 1, {}))
+    expected = {"FM": Counts(16, 14, 0.875), "MC": Counts(14, 14, 1.0)}
+    until(lambda: server.counters == expected)
+    client.ended(Ended(0, 1, 0, {}))
+    client.count("MC", 1, 1, 0.5)
+    client.ended(Ended(0, 2, 0, {}))
+    until(lambda: server.counters["MC"] == Counts(15, 15, 1.5))
+    assert server.counters["FM"] == expected["FM"], "what was told is not told again"
+
+
+def test_a_task_that_takes_long_tells_its_counts_on_the_way(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.COUNT_SECONDS", -1.0)
+    client, _ = join()
+    client.begin(0, 0, 0)
+    client.count("FM", 3, 2, 0.5)
+    until(lambda: server.counters == {"FM": Counts(3, 2, 0.5)})
+
+
+def test_a_change_for_the_boundary_is_ready_when_all_workers_have_loaded_it(
+    server: ControlServer, join: Join
+) -> None:
+    (client, _), (_, slow) = join(), join(held=True)
+    client.begin(0, 0, 0)
+    try:
+        change = server.request(order("FM", at_boundary=True))
+        assert not change.wait_ready(time.monotonic())
+        assert not change.ready
+    finally:
+        slow.loading.release()
+    until(lambda: change.ready, client)
+    assert change.wait_ready(time.monotonic())
+    assert change.phase is Phase.PREPARING, "and waits for the boundary"
+
+
+def test_a_change_that_is_over_is_waited_for_no_longer(server: ControlServer, join: Join) -> None:
+    join()
+    change = server.request(order("FM", payload=b"bad", at_boundary=True))
+    assert change.wait_ready(time.monotonic() + PATIENCE)
+    assert (change.phase, change.ready) == (Phase.ABORTED, False)
+
+
+def test_after_a_cut_the_next_task_begins_a_new_batch(server: ControlServer, join: Join) -> None:
+    """A query that is restarted runs the batch again that it was stopped in."""
+    client, engine = join()
+    client.begin(0, 0, 0)
+    change = server.request(order("FM", at_boundary=True))
+    assert change.wait_ready(time.monotonic() + PATIENCE)
+    client.ended(Ended(0, 0, 0, {}))
+    assert client.begin(0, 0, 0) == Go((), ()), "the same batch"
+    client.ended(Ended(0, 0, 0, {}))
+    server.cut()
+    phases = [change.phase]
+    assert client.begin(0, 0, 0) == Go((1,), ())
+    assert [*phases, change.phase] == [Phase.PREPARING, Phase.DONE], "a cut alone commits nothing"
+    assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_a_change_is_ready_once_it_is_committed(server: ControlServer, join: Join) -> None:
+    join()
+    change = server.request(order("FM"))
+    assert change.wait(time.monotonic() + PATIENCE)
+    assert change.wait_ready(time.monotonic())
+
+
+class Exits(FakeEngine):
+    """An engine whose user's code ends the process when it is loaded."""
+
+    def define(self, definition: bytes) -> None:
+        """Fail as a script without a main guard does."""
+        raise SystemExit(len(definition))
+
+
+def test_a_definition_that_exits_is_told_like_any_other_failure(server: ControlServer) -> None:
+    with pytest.raises(WireError, match="cannot be loaded here"):
+        ControlClient(server.address, SECRET, "fraud", Exits())

@@ -22,7 +22,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fries.control.messages import Ended, Go
-from fries.flow import OUTSIDE, _graph
 from fries.graph import Emits, Graph
 from fries.plan import Plan
 from fries.runtime.audit import Audit, read
@@ -34,6 +33,7 @@ from fries.schedulers import scheduler
 from fries.serializability import Verdict, check_trace
 from fries.stages import Exchange, PhysicalStage, physical
 from fries.trace import updates_of
+from fries.traits import OUTSIDE, graph_of
 from fries.workloads.graphs import running_example, w4, w5
 from tests.property.strategies import graphs
 from tests.runtime.test_columns import schema
@@ -129,7 +129,7 @@ class Flow:
         """The dataflow as the schedulers see it."""
         by_name = {spec.name: spec for spec in self.operators}
         outputs = tuple(dict.fromkeys(e.target for e in self.edges if e.target not in by_name))
-        return _graph(by_name, list(self.edges), self.sources, outputs)
+        return graph_of(by_name, list(self.edges), self.sources, outputs)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -502,3 +502,23 @@ def test_a_join_behind_a_flat_map_gives_several_rows_of_a_tuple() -> None:
     runs = [played(flow, Change(("E",), 0, moment), [40]) for moment in MOMENTS]
     assert all(verdict.atomic for verdict, _ in runs)
     assert any(cut for _, cut in runs)
+
+
+def doubled(copy: int, row: Row) -> Row:
+    return {**row, "n": row["n"] * 2 + copy}
+
+
+def test_a_join_behind_a_union_of_copies_is_not_unique() -> None:
+    """S -> X and Y -> U: two rows of a tuple at the join, though nothing is one-to-many."""
+    kinds = {"S": Kind.PASS, "X": Kind.MAP, "Y": Kind.MAP, "U": Kind.PASS, "C": Kind.MAP}
+    kinds |= {"D": Kind.MAP, "SJ": Kind.JOIN, "E": Kind.MAP}
+    specs = {name: operator(name, k, ("n",) if name == "SJ" else ()) for name, k in kinds.items()}
+    for copy, name in enumerate(("X", "Y")):
+        specs[name] = replace(specs[name], function=partial(doubled, copy))
+    pairs = [("", "S"), ("S", "X"), ("S", "Y"), ("X", "U"), ("Y", "U"), ("U", "C"), ("U", "D")]
+    pairs += [("C", "SJ"), ("D", "SJ"), ("SJ", "E"), ("E", "output")]
+    edges = tuple(EdgeSpec(number, *pair) for number, pair in enumerate(pairs))
+    flow = Flow(tuple(specs.values()), edges)
+    assert not flow.graph["SJ"].unique
+    for moment in range(0, 90, 5):
+        assert played(flow, Change(("E",), 0, moment), [40])[0].atomic

@@ -25,6 +25,7 @@ from fries.errors import (
     UpdateRefusedError,
 )
 from fries.flow import Flow
+from fries.updates import Update
 
 pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 PATIENCE = 60.0
@@ -285,3 +286,152 @@ def test_bad_flows_are_refused(spark: SparkSession, flow: Flow) -> None:
     flow.output(other)
     with pytest.raises(TraitError, match="its output is built"):
         rows.map("late", set_a(1))
+
+
+def test_operators_that_mean_nothing_are_refused(spark: SparkSession, flow: Flow) -> None:
+    columns = numbered(spark, 10).selectExpr("*", "array(a) AS many", "a / 2D AS half")
+    rows = flow.source("rows", columns)
+    with pytest.raises(TraitError, match="operator '': an operator needs a name"):
+        rows.map("", set_a(1))
+    with pytest.raises(TraitError, match="operator 'A': 7 cannot be called"):
+        rows.map("A", 7)  # type: ignore[arg-type]
+    with pytest.raises(TraitError, match="operator 'P': None cannot be called"):
+        rows.process("P", None, key="id")  # type: ignore[arg-type]
+    with pytest.raises(TraitError, match="operator 'G': 'sum' cannot be called"):
+        rows.aggregate("G", max, "n long", result="sum")  # type: ignore[arg-type]
+    with pytest.raises(TraitError, match="batch='numpy' means nothing; use 'arrow' or 'pandas'"):
+        rows.map("A", set_a(1), batch="numpy")  # type: ignore[arg-type]
+    with pytest.raises(TraitError, match="split 'SP': it cannot have 0 branches"):
+        rows.split("SP", lambda row: 0, branches=0)
+    for key in ("half", "many"):
+        with pytest.raises(TraitError, match=f"operator 'P': its key '{key}' is .*; use integers"):
+            rows.process("P", max, key=key)
+    with pytest.raises(TraitError, match=r"operator 'P': .* 'many' cannot be sorted by"):
+        rows.process("P", max, key="id", order_by=("id", "many"))
+    with pytest.raises(TraitError, match=r"operator 'P': its order_by names \['when'\], but it ge"):
+        rows.process("P", max, key="id", order_by="when")
+    with pytest.raises(TraitError, match=r"aggregate 'G': its schema lacks the key columns \['id"):
+        rows.aggregate("G", max, "n long", key="id")
+    with pytest.raises(TraitError, match="flow 'none': it cannot have 0 key groups"):
+        Flow("none", groups=0)
+    assert flow.graph.order == ("rows",), "what is refused leaves nothing behind"
+
+
+def test_streams_that_do_not_belong_together_are_refused(spark: SparkSession, flow: Flow) -> None:
+    rows, more = (flow.source(name, numbered(spark, 10)) for name in ("rows", "more"))
+    stranger = Flow("another").source("rows", numbered(spark, 10))
+    with pytest.raises(
+        TraitError, match="operator 'U': its input 'rows' belongs to flow 'another'"
+    ):
+        rows.union("U", stranger)
+    with pytest.raises(
+        TraitError, match="operator 'J': its input 'rows' belongs to flow 'another'"
+    ):
+        rows.join("J", stranger, on="id")
+    with pytest.raises(TraitError, match="output 'output': the stream belongs to another flow"):
+        flow.output(stranger)
+    with pytest.raises(
+        TraitError, match=r"one branch comes from \['rows'\] and the other from \['m"
+    ):
+        rows.map("A", set_a(1)).join("J", more.map("B", set_b(1)), on="id")
+    totals = rows.aggregate("G", max, "id long, n long", key="id")
+    with pytest.raises(TraitError, match=r"join 'J': one branch comes from .*; it pairs branches"):
+        rows.join("J", totals, on="id")
+    live = spark.readStream.format("rate").load()
+    with pytest.raises(TraitError, match="source 'live': a flow has streams or static tables for"):
+        flow.source("live", live)
+
+
+def test_outputs_that_cannot_be_told_apart_are_refused(spark: SparkSession, flow: Flow) -> None:
+    rows = flow.source("rows", numbered(spark, 3))
+    named = rows.map("A", lambda row: {"_output": "mine"}, schema="_output string")
+    with pytest.raises(TraitError, match="'_output' is there twice, or a name of Fries"):
+        flow.output(one=named, two=rows)
+    text = rows.map("B", lambda row: {"id": "text"}, schema="id string")
+    with pytest.raises(TraitError, match="outputs have columns of one name and two types; rename"):
+        flow.output(one=text, two=rows)
+    with pytest.raises(TraitError, match="flow 'test': it has no output; name at least one stream"):
+        flow.output()
+    with pytest.raises(DuplicateOperatorError, match="'rows'"):
+        flow.output(rows=named)
+    assert {row["_output"] for row in flow.output(named).collect()} == {"mine"}, "if it is alone"
+
+
+def test_outputs_and_joins_that_cannot_be_told_apart_are_refused(spark: SparkSession) -> None:
+    flow = Flow("one")
+    rows = flow.source("rows", spark.range(3))
+    upper = rows.map("A", lambda row: {"ID": 1}, schema="ID long")
+    with pytest.raises(TraitError, match="'ID' is there twice"):
+        flow.output(one=rows, two=upper)
+    with pytest.raises(DuplicateOperatorError):
+        flow.output(rows, output=upper)
+    stranger = Flow("two").source("others", spark.range(3))
+    with pytest.raises(TraitError, match="belongs to flow 'two'"):
+        rows.join("J", stranger, on="id")
+    total = rows.aggregate("G", max, "id long, n long", key="id")
+    total.map("M", dict).join("together", total, on="id")
+
+
+def test_the_branches_of_a_split_can_be_united(spark: SparkSession, flow: Flow) -> None:
+    low, high = flow.source("rows", numbered(spark, 10)).split("S", lambda row: row["id"] // 5)
+    found = flow.output(low.union("U", high)).collect()
+    assert sorted(row.id for row in found) == list(range(10))
+    assert "U.1 (pass, one-to-one)" in flow.explain()
+
+
+def test_actions_on_one_flow_are_batches_of_their_own(spark: SparkSession, flow: Flow) -> None:
+    frame = chain(flow, numbered(spark, 1000), 0.002)
+    running = Running(frame)
+    until(lambda: runs(flow))
+    change = flow.reconfigure({"A": set_a(1)})
+    assert change.wait(PATIENCE)
+    running.rows()
+    assert change.state == "committed"
+    assert {row.a for row in frame.collect()} == {1}
+    assert change.state == "done"
+
+
+def test_a_change_that_builds_on_an_undecided_one_is_refused(
+    spark: SparkSession, flow: Flow
+) -> None:
+    rows = flow.source("rows", numbered(spark, 3000)).map(
+        "M", lambda row: {"x": row["id"]}, schema="x long"
+    )
+    last = rows.map("N", lambda row: {"z": row["x"]}, schema="z long")
+    slow = last.filter("S", lambda row: bool(set_a(0, 0.002)(row)))
+    running = Running(flow.output(slow))
+    until(lambda: runs(flow))
+    first = flow.reconfigure({"S": lambda row: len(set_a(1, 0.002)(row)) > 0}, "epoch")
+    assert first.wait(PATIENCE)
+    queued = flow.reconfigure(
+        {"M": Update(lambda row: {"y": 1}, schema="y long"), "N": lambda row: {"z": row["y"]}}
+    )
+    assert queued.state == "queued", "its component overlaps with that of the first"
+    with pytest.raises(UpdateRefusedError, match="a change that is not committed yet"):
+        flow.reconfigure({"N": lambda row: {"z": row["y"] + 1}})
+    with pytest.raises(UpdateRefusedError, match="it is an output"):
+        flow.reconfigure({"output": set_a(1)})
+    assert len(running.rows()) == 3000
+
+
+def test_frames_keep_the_types_of_columns_that_are_not_changed(
+    spark: SparkSession, flow: Flow
+) -> None:
+    rows = spark.range(3).selectExpr("id", "concat('n', id) AS name", "timestamp_millis(id) AS t")
+    made = flow.source("rows", rows).map("M", lambda frame: frame.assign(n=1), batch="pandas")
+    assert flow.output(made).dtypes == [*rows.dtypes, ("n", "bigint")]
+    with pytest.raises(TraitError, match="does not tell the type of its column 's'"):
+        Flow("other").source("rows", rows).map(
+            "M", lambda frame: frame.assign(s="x"), batch="pandas"
+        )
+
+
+def test_an_audit_folder_of_another_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for problem in ("", "it has files of another run"):
+        flow = Flow("audited", audit=tmp_path)
+        if problem:
+            with pytest.raises(TraitError, match=problem):
+                chain(flow, numbered(spark, 5))
+        else:
+            assert len(chain(flow, numbered(spark, 5)).collect()) == 5
+        flow.stop()

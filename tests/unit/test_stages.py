@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from fries.flow import OUTSIDE, _graph
 from fries.graph import Edge, Emits, Graph
 from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec
 from fries.stages import Exchange, PhysicalFlow, PhysicalStage, explained, physical
+from fries.traits import OUTSIDE, graph_of
 from fries.workloads.graphs import running_example, self_join_figure, w1, w2, w3, w4, w5
 from tests.property.strategies import graphs
 
@@ -37,7 +37,7 @@ class Laid:
         """The dataflow as the schedulers see it."""
         sources = tuple(edge.target for edge in self.edges if edge.source == OUTSIDE)
         by_name = {spec.name: spec for spec in self.operators}
-        return _graph(by_name, list(self.edges), sources, self.outputs)
+        return graph_of(by_name, list(self.edges), sources, self.outputs)
 
     def explained(self, groups: int = 64) -> str:
         """Its stages for people."""
@@ -308,7 +308,7 @@ def branched(kinds: dict[str, Kind], *, many: bool = False) -> Graph:
     pairs = [(OUTSIDE, "S"), *itertools.pairwise(line)]
     pairs += [("RE", "B"), ("RE", "C"), ("B", "SJ"), ("C", "SJ"), ("SJ", "output")]
     edges = [EdgeSpec(number, *pair) for number, pair in enumerate(pairs)]
-    return _graph(specs, edges, ("S",), ("output",))
+    return graph_of(specs, edges, ("S",), ("output",))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_join_that_is_used_twice_is_not_unique() -> None:
     }
     pairs = [(OUTSIDE, "S"), ("S", "A"), ("S", "SJ"), ("A", "SJ"), ("SJ", "one"), ("SJ", "two")]
     edges = [EdgeSpec(number, *pair) for number, pair in enumerate(pairs)]
-    graph = _graph(specs, edges, ("S",), ("one", "two"))
+    graph = graph_of(specs, edges, ("S",), ("one", "two"))
     assert graph["SJ"].emits is Emits.ONE_PER_EDGE
     assert not graph["SJ"].unique
 
@@ -360,7 +360,7 @@ def test_an_aggregate_without_a_key_is_exchanged_without_one() -> None:
     }
     pairs = [(OUTSIDE, "S"), ("S", "A"), ("A", "output")]
     edges = [EdgeSpec(number, *pair) for number, pair in enumerate(pairs)]
-    graph = _graph(specs, edges, ("S",), ("output",))
+    graph = graph_of(specs, edges, ("S",), ("output",))
     assert graph["A"].blocking
     assert [edge.key for edge in graph.edges] == [(), ()]
     assert physical(list(specs.values()), edges).stages[1].exchange is Exchange.GROUPED

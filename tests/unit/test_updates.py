@@ -304,8 +304,8 @@ def test_the_dry_run_of_a_function_that_raises_shows_its_traceback() -> None:
 
 def test_columns_of_the_output_are_fixed() -> None:
     problem = (
-        "operator 'B' is refused: it would give n int64, score double to output, but Spark's plan "
-        "carries n int64 there; declare all columns when the flow is built"
+        "operator 'B' is refused: it would give n int64, score double to output, where the plan is "
+        "fixed on n int64; declare all columns when the flow is built"
     )
     with pytest.raises(UpdateRefusedError, match=re.escape(problem)):
         a_and_b().check({"B": Revision(widen, schema=WIDE)})
@@ -315,7 +315,7 @@ def test_columns_between_stages_are_fixed_also_if_both_sides_are_updated() -> No
     line = Line(operator(Kind.MAP, name="A"), operator(Kind.PROCESS, max, name="F"))
     crossing = {**line.output, 2: NARROW}
     updates = {"A": Revision(widen, schema=WIDE), "F": Revision(min)}
-    with pytest.raises(UpdateRefusedError, match=r"'A' is refused: it would give .* to F, but"):
+    with pytest.raises(UpdateRefusedError, match=r"'A' is refused: it would give .* to F, where"):
         line.check(updates, crossing)
     line.check({"A": Revision(same), "F": Revision(min, migrate=abs)}, crossing)
 
@@ -336,7 +336,7 @@ def test_the_order_and_the_types_of_columns_count() -> None:
     turned = pa.schema([WIDE.field("score"), WIDE.field("n")])
     narrower = schema(n=pa.int32(), score=pa.float64())
     for columns in (turned, narrower):
-        with pytest.raises(UpdateRefusedError, match="Spark's plan carries n int64, score double"):
+        with pytest.raises(UpdateRefusedError, match="the plan is fixed on n int64, score double"):
             line.check({"A": Revision(widen, schema=columns)})
 
 

@@ -79,7 +79,7 @@ class Change:
         with self._moved:
             self.phase, self.reason = phase, reason
             if phase is Phase.COMMITTED:
-                self.committed = time.time()
+                self.ready, self.committed = True, time.time()
             if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
                 self.settled = self.settled or time.time()
             self._moved.notify_all()

@@ -174,7 +174,7 @@ class ControlClient:
     def _define(self, definition: bytes) -> None:
         try:
             self._engine.define(definition)
-        except Exception as error:
+        except BaseException as error:  # the user's code may raise anything, even SystemExit
             story = traceback.format_exc()
             raise WireError(f"the flow's functions cannot be loaded here:\n{story}") from error
 
@@ -184,7 +184,7 @@ class ControlClient:
             shipment = self._shipments.pop(number)
             try:
                 self._load(shipment)
-            except Exception as error:
+            except BaseException as error:
                 raise WireError(f"change {number} cannot be loaded here: {error}") from error
             self._engine.switch(number)
             self._adopted.add(number)

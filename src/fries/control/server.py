@@ -127,11 +127,16 @@ class ControlServer:
         return submitted.result()
 
     def cut(self) -> None:
-        """The query begins anew: whatever its next task belongs to is a new batch."""
+        """The query begins anew: whatever its next task belongs to is a new batch.
+
+        What waits for a boundary is committed now, for a new worker may still be loading it
+        when its first task begins.
+        """
         done: Future[None] = Future()
 
         def forget() -> None:
             self._batch = None
+            self._release()
             done.set_result(None)
 
         self._loop.call_soon_threadsafe(forget)
@@ -232,7 +237,8 @@ class ControlServer:
         for change in self._controller.changes:
             if change.phase is Phase.PREPARING and not change.waiting:
                 self._changes[change.number].prepared()
-            if change.phase is Phase.COMMITTED and not change.waiting:
+            at_boundary = self._changes[change.number].order.at_boundary
+            if change.phase is Phase.COMMITTED and not change.waiting and not at_boundary:
                 self._changes[change.number].settle(time.time())
 
     def _begin(self, name: str, batch: int) -> None:
@@ -243,15 +249,20 @@ class ControlServer:
         """
         if batch != self._batch and (batch >= 0 or not any(self._running.values())):
             self._batch = batch
+            self._release()
             for change in list(self._changes.values()):
-                if change.order.at_boundary and change.phase is Phase.PREPARING:
-                    self._drive(Released(change.number))
                 if change.phase is Phase.COMMITTED:
                     self._base = (*self._base, change.number)
                     self._drive(Drained(change.number))
         self._running[name] = self._running.get(name, 0) + 1
         committed = (c.number for c in self._changes.values() if c.phase is Phase.COMMITTED)
         self._tell(name, Go(self._base, tuple(committed)))
+
+    def _release(self) -> None:
+        """Let changes that wait for a boundary be committed."""
+        for change in list(self._changes.values()):
+            if change.order.at_boundary and change.phase is Phase.PREPARING:
+                self._drive(Released(change.number))
 
     def _drive(self, event: ControllerEvent) -> None:
         self._controller, instructions = self._controller.handle(event)
