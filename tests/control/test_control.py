@@ -459,8 +459,25 @@ def test_after_a_cut_the_next_task_begins_a_new_batch(server: ControlServer, joi
     server.cut()
     phases = [change.phase]
     assert client.begin(0, 0, 0) == Go((1,), ())
-    assert [*phases, change.phase] == [Phase.PREPARING, Phase.DONE], "a cut alone commits nothing"
+    assert [*phases, change.phase] == [Phase.COMMITTED, Phase.DONE]
     assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_a_worker_that_comes_after_a_cut_begins_with_the_change(
+    server: ControlServer, join: Join
+) -> None:
+    """It is told to load the change, and its first task waits until it has."""
+    client, _ = join()
+    client.begin(0, 0, 0)
+    change = server.request(order("FM", at_boundary=True))
+    assert change.wait_ready(time.monotonic() + PATIENCE)
+    client.ended(Ended(0, 0, 0, {}))
+    server.cut()
+    late, engine = join()
+    assert change.settled is None, "nothing runs with it yet"
+    assert late.begin(0, 0, 0) == Go((1,), ())
+    assert engine.told == [("load", 1), ("switch", 1)]
+    assert change.settled is not None
 
 
 def test_a_change_is_ready_once_it_is_committed(server: ControlServer, join: Join) -> None:

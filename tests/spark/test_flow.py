@@ -348,7 +348,7 @@ def test_outputs_that_cannot_be_told_apart_are_refused(spark: SparkSession, flow
     with pytest.raises(TraitError, match="'_output' is there twice, or a name of Fries"):
         flow.output(one=named, two=rows)
     text = rows.map("B", lambda row: {"id": "text"}, schema="id string")
-    with pytest.raises(TraitError, match="outputs have columns of one name and two types; rename"):
+    with pytest.raises(TraitError, match="one name has two types; rename one"):
         flow.output(one=text, two=rows)
     with pytest.raises(TraitError, match="flow 'test': it has no output; name at least one stream"):
         flow.output()
