@@ -40,7 +40,7 @@ class FakeEngine:
         assert definition == b""
 
     def load(
-        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | bytearray] = ()
+        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | memoryview] = ()
     ) -> None:
         """Load, unless the payload is bad."""
         assert 0 <= bit < 63

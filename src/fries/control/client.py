@@ -58,7 +58,7 @@ COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
 
 
-Buffer: TypeAlias = "bytes | bytearray"
+Buffer: TypeAlias = "bytes | memoryview"
 
 
 class Engine(Protocol):
@@ -85,7 +85,7 @@ class ControlClient:
         self._engine = engine
         self._machine = Worker(self.name)
         self._shipments: dict[int, Shipment] = {}
-        self._parts: dict[int, list[bytearray | bytes]] = {}
+        self._parts: dict[int, list[Buffer]] = {}
         """By change, the large parts of its payload; frames that follow its shipment."""
         self._missing = 0
         """How many of them are still to come, for the newest shipment."""
@@ -235,7 +235,7 @@ class ControlClient:
             self._loads.put(None)
             self._state.notify_all()
 
-    def _receive_frame(self, body: bytes | bytearray) -> None:
+    def _receive_frame(self, body: Buffer) -> None:
         if self._missing:
             self._missing -= 1
             self._parts[max(self._parts)].append(body)

@@ -15,6 +15,8 @@ import socket
 import struct
 from typing import Final
 
+import numpy as np
+
 from fries.errors import AuthenticationError, WireError
 
 MAX_FRAME: Final = 1 << 31
@@ -56,28 +58,28 @@ async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
 class Unframer:
     """Turns bytes as they arrive into whole frames.
 
-    The body of a large frame (a model) is received where it will stay: copying it would hold
-    the interpreter, and with it the rows, for a hundred milliseconds.
+    The body of a large frame (a model) is received where it will stay: copying it, or filling
+    its place with zeros first, would hold the interpreter, and with it the rows, for a hundred
+    milliseconds.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._large: bytearray | None = None
+        self._large: memoryview | None = None
         """Body of the large frame that is being received."""
         self._filled = 0
 
     def receive(self, sock: socket.socket) -> bool:
         """Take what a socket has; ``False`` if it is closed."""
         if self._large is not None:
-            with memoryview(self._large) as view:
-                count = sock.recv_into(view[self._filled :])
+            count = sock.recv_into(self._large[self._filled :])
             self._filled += count
             return count > 0
         data = sock.recv(RECEIVE_BYTES)
         self._buffer += data
         return bool(data)
 
-    def take(self, limit: int = MAX_FRAME) -> bytes | bytearray | None:
+    def take(self, limit: int = MAX_FRAME) -> bytes | memoryview | None:
         """The next whole frame, if there is one."""
         if self._large is not None:
             return self._take_large()
@@ -97,11 +99,11 @@ class Unframer:
 
     def _begin_large(self, length: int) -> None:
         here = self._buffer[_LENGTH.size :]
-        self._large, self._filled = bytearray(length), len(here)
+        self._large, self._filled = np.empty(length, dtype=np.uint8).data, len(here)
         self._large[: len(here)] = here
         self._buffer.clear()
 
-    def _take_large(self) -> bytearray | None:
+    def _take_large(self) -> memoryview | None:
         if self._large is None or self._filled < len(self._large):
             return None
         body, self._large = self._large, None

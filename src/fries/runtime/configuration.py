@@ -96,7 +96,7 @@ class Configuration:
         change: int,
         bit: int,
         payload: bytes,
-        parts: Sequence[bytes | bytearray | memoryview] = (),
+        parts: Sequence[bytes | memoryview] = (),
     ) -> None:
         """Unpickle and wrap the functions of a change, and try its migrations on live states.
 

@@ -289,7 +289,7 @@ def _pickled(
 def _digest(name: str, update: Revision) -> bytes:
     """What tells an update from another one, without keeping its models."""
     parts: list[pickle.PickleBuffer] = []
-    hashed = hashlib.blake2b(_pickled(name, update, parts.append))
+    hashed = hashlib.sha256(_pickled(name, update, parts.append))
     for part in parts:
         hashed.update(part.raw())
     return hashed.digest()
