@@ -20,7 +20,7 @@ from benchmarks.engine_plot import plot
 from benchmarks.model import Swap, swap
 from benchmarks.spark import session
 from benchmarks.states import TOTALS, Size, state_size
-from benchmarks.throughput import Rate, keyed, stateless
+from benchmarks.throughput import SIZES, Rate, keyed, stateless
 
 OUT: Final = Path("out")
 PARTS: Final = ("throughput", "states", "model", "delays")
@@ -37,7 +37,9 @@ def main() -> None:
     spark = session()
     record: dict[str, Any] = {}
     if "throughput" in chosen:
-        rates = {"stateless": stateless(spark), "keyed": keyed(spark)}
+        rates = {"stateless": stateless(spark)}
+        for rows, batches in SIZES:
+            rates[f"keyed, {rows:,} rows and keys a batch"] = keyed(spark, rows, batches)
         record["throughput"] = {name: [asdict(r) for r in found] for name, found in rates.items()}
         for name, found in rates.items():
             console.print(_rates_table(name, found))

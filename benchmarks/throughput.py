@@ -27,9 +27,8 @@ from benchmarks.spark import batch_seconds, drain, folder, stream_of
 from fries.flow import Flow
 
 ROWS: Final = 5_000_000
-KEYS: Final = 20_000
-ROWS_PER_BATCH: Final = 20_000
-BATCHES: Final = 4
+SIZES: Final = ((20_000, 4), (100_000, 2))
+"""Rows in a batch, as many keys, and how many batches."""
 GIVES: Final = "id long, k long, n long"
 
 
@@ -58,20 +57,21 @@ def stateless(spark: SparkSession) -> list[Rate]:
     return _rates({"mapInArrow": min(times["plain"])}, min(times["flow"]), ROWS)
 
 
-def keyed(spark: SparkSession) -> list[Rate]:
+def keyed(spark: SparkSession, rows: int, batches: int) -> list[Rate]:
     """A count per key: as a flow, and with a state per key by hand, in two ways.
 
     The median of the batches after the first, which starts the workers.
     """
+    size = rows, batches
     others = {
         "transformWithStateInPandas, a state per key": _with_state_per_key,
         "applyInPandasWithState, a state per key": _apply_with_state,
     }
-    seconds = {name: _median_batch(spark, build) for name, build in others.items()}
+    seconds = {name: _median_batch(spark, build, *size) for name, build in others.items()}
     flow = Flow("keyed")
-    ours = _median_batch(spark, lambda rows: _keyed_flow(flow, rows))
+    ours = _median_batch(spark, lambda frame: _keyed_flow(flow, frame), *size)
     flow.stop()
-    return _rates(seconds, ours, ROWS_PER_BATCH)
+    return _rates(seconds, ours, rows)
 
 
 def _rates(others: dict[str, float], ours: float, rows: int) -> list[Rate]:
@@ -79,10 +79,12 @@ def _rates(others: dict[str, float], ours: float, rows: int) -> list[Rate]:
     return [*found, Rate("flow", rows / ours, 1.0)]
 
 
-def _median_batch(spark: SparkSession, build: Callable[[DataFrame], DataFrame]) -> float:
+def _median_batch(
+    spark: SparkSession, build: Callable[[DataFrame], DataFrame], rows: int, batches: int
+) -> float:
     with folder() as where:
-        rows = spark.range(0, BATCHES * ROWS_PER_BATCH, 1, 2 * BATCHES)
-        keyed_rows = rows.selectExpr("id", f"pmod(xxhash64(id), {KEYS}) AS k")
+        numbers = spark.range(0, batches * rows, 1, 2 * batches)
+        keyed_rows = numbers.selectExpr("id", f"pmod(xxhash64(id), {rows}) AS k")
         writer = build(stream_of(keyed_rows, where / "in")).writeStream.format("noop")
         writer = writer.option("checkpointLocation", str(where / "checkpoint"))
         return statistics.median(batch_seconds(writer.trigger(availableNow=True).start())[1:])
