@@ -40,12 +40,12 @@ class FakeEngine:
         assert definition == b""
 
     def load(
-        self, change: int, bit: int, payload: bytes, parts: Sequence[bytes | memoryview] = ()
+        self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview] = ()
     ) -> None:
         """Load, unless the payload is bad."""
         assert 0 <= bit < 63
         self.parts[change] = [bytes(part) for part in parts]
-        if payload == b"bad":
+        if bytes(payload) == b"bad":
             raise ImportError("no module named 'missing'")
         with self.loading:
             self._tell("load", change)
@@ -130,6 +130,19 @@ def test_large_parts_of_a_change_travel_beside_it(server: ControlServer, join: J
     _, late = join()
     late.wait_for("load", 1)
     assert early.parts[1] == late.parts[1] == [large, b"", b"small"]
+
+
+def test_a_task_begins_while_a_large_change_is_on_its_way(
+    server: ControlServer, join: Join
+) -> None:
+    """Its answer overtakes the pieces; the change itself is neither committed nor lost."""
+    client, engine = join()
+    change = server.request(replace(order("FM"), buffers=(memoryview(bytes(20 * LARGE_BYTES)),)))
+    assert client.begin(0, 0, 0) == Go((), ())
+    assert change.phase is Phase.PREPARING
+    client.ended(Ended(0, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    assert [len(part) for part in engine.parts[1]] == [20 * LARGE_BYTES]
 
 
 def test_a_change_is_loaded_by_all_workers_and_then_committed(

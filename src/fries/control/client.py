@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -32,11 +32,12 @@ from fries.control.messages import (
     Ended,
     Go,
     Hello,
+    Piece,
     Shipment,
     Up,
     Welcome,
 )
-from fries.control.wire import MAX_GREETING, Proof, Unframer, frame
+from fries.control.wire import MAX_GREETING, Proof, Unframer, frame, room
 from fries.errors import FriesError, WireError
 from fries.protocol.messages import Switched
 from fries.protocol.worker import (
@@ -58,16 +59,13 @@ COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
 
 
-Buffer: TypeAlias = "bytes | memoryview"
-
-
 class Engine(Protocol):
     """What the control channel does to the runtime that it belongs to."""
 
     def define(self, definition: bytes) -> None:
         """Begin with the operators as the flow was built."""
 
-    def load(self, change: int, bit: int, payload: bytes, parts: Sequence[Buffer]) -> None:
+    def load(self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview]) -> None:
         """Make a change ready for use; raises if that is impossible. Any thread."""
 
     def switch(self, change: int) -> None:
@@ -85,10 +83,8 @@ class ControlClient:
         self._engine = engine
         self._machine = Worker(self.name)
         self._shipments: dict[int, Shipment] = {}
-        self._parts: dict[int, list[Buffer]] = {}
-        """By change, the large parts of its payload; frames that follow its shipment."""
-        self._missing = 0
-        """How many of them are still to come, for the newest shipment."""
+        self._parts: dict[int, tuple[memoryview, ...]] = {}
+        """By change, the parts of its shipment, filled as pieces come."""
         self._due: list[Switch | Drop] = []
         self._adopted: set[int] = set()
         """Changes that have taken effect here, whether in transition or in the base."""
@@ -228,25 +224,20 @@ class ControlClient:
             if not self._unframer.receive(self._socket):
                 raise WireError("the controller closed the connection")
             while (body := self._unframer.take()) is not None:
-                self._receive_frame(body)
+                self._receive(DOWN.decode(body))
         except (FriesError, OSError, KeyError, msgspec.DecodeError) as error:
             self._broken = str(error) or repr(error)
             self._socket.close()
             self._loads.put(None)
             self._state.notify_all()
 
-    def _receive_frame(self, body: Buffer) -> None:
-        if self._missing:
-            self._missing -= 1
-            self._parts[max(self._parts)].append(body)
-        else:
-            self._receive(DOWN.decode(body))
-
     def _receive(self, message: Down) -> None:
         match message:
-            case Shipment(change, buffers=buffers):
+            case Shipment(change, _, sizes):
                 self._shipments[change] = message
-                self._parts[change], self._missing = [], buffers
+                self._parts[change] = tuple(map(room, sizes))
+            case Piece(change, part, start, data):
+                self._parts[change][part][start : start + len(data)] = data
             case Welcome(base, definition):
                 self._define(definition)
                 self._adopt(base)
@@ -302,8 +293,8 @@ class ControlClient:
                 self._loaded(shipment.change, error)
 
     def _load(self, shipment: Shipment) -> None:
-        parts = self._parts.pop(shipment.change)
-        self._engine.load(shipment.change, shipment.bit, shipment.payload, parts)
+        payload, *parts = self._parts.pop(shipment.change)
+        self._engine.load(shipment.change, shipment.bit, payload, parts)
 
     def _loaded(self, change: int, error: str | None) -> None:
         try:

@@ -41,9 +41,17 @@ class Shipment(msgspec.Struct, frozen=True, tag=True):
 
     change: int
     bit: int
-    payload: bytes
-    buffers: int = 0
-    """Frames that follow, with the large parts of the payload as they are."""
+    sizes: tuple[int, ...]
+    """Bytes of its parts, which follow in pieces: the pickled functions, and what they hold."""
+
+
+class Piece(msgspec.Struct, frozen=True, tag=True):
+    """Some bytes of a part of a shipment."""
+
+    change: int
+    part: int
+    start: int
+    data: bytes
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -102,7 +110,16 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
 
 
 Down: TypeAlias = (
-    Prepare | Commit | Abort | Retire | StartCheckpoint | CancelCheckpoint | Shipment | Welcome | Go
+    Prepare
+    | Commit
+    | Abort
+    | Retire
+    | StartCheckpoint
+    | CancelCheckpoint
+    | Shipment
+    | Piece
+    | Welcome
+    | Go
 )
 """From the controller to a worker."""
 Up: TypeAlias = Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended | Counted

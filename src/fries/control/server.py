@@ -18,7 +18,6 @@ import msgspec
 
 from fries.control.changes import Change, Order
 from fries.control.messages import (
-    ENCODER,
     UP,
     Begin,
     Counted,
@@ -27,11 +26,11 @@ from fries.control.messages import (
     Ended,
     Go,
     Hello,
-    Shipment,
     Up,
     Welcome,
 )
-from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, head, read_frame
+from fries.control.peers import Peer
+from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, read_frame
 from fries.errors import FriesError, WireError
 from fries.protocol.controller import (
     CheckpointComplete,
@@ -56,8 +55,6 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
-MAX_PAYLOAD: Final = MAX_FRAME - 1024
-"""Bytes of pickled functions that fit into one frame with what is around them."""
 
 
 class ControlServer:
@@ -71,7 +68,7 @@ class ControlServer:
         self.address = (host, 0)
         self.secret = secret
         self._controller = Controller()
-        self._peers: dict[str, asyncio.StreamWriter] = {}
+        self._peers: dict[str, Peer] = {}
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
@@ -116,12 +113,6 @@ class ControlServer:
             raise WireError(
                 "the controller does not run: it was not started yet, or it was stopped"
             )
-        largest = max(len(order.payload), *(part.nbytes for part in order.buffers), 0)
-        if largest > MAX_PAYLOAD:
-            raise WireError(
-                f"the functions have a part of {largest:,} bytes pickled, over the limit of "
-                f"{MAX_PAYLOAD:,}; load large models from a file inside the function"
-            )
         submitted: Future[Change] = Future()
         self._loop.call_soon_threadsafe(self._submit, order, submitted)
         return submitted.result()
@@ -165,14 +156,15 @@ class ControlServer:
         self._started.set_result(None)
         await self._stopping.wait()
         server.close()
-        for writer in self._peers.values():
-            writer.close()
+        for peer in self._peers.values():
+            peer.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=1.0) if others else None
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Authenticate a peer, then listen to it for as long as it lives."""
         name: str | None = None
+        peer: Peer | None = None
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 await self._prove(reader, writer)
@@ -180,14 +172,16 @@ class ControlServer:
             if not isinstance(hello, Hello) or hello.flow != self.flow:
                 raise WireError("a worker says hello first, and to its own flow")
             name = hello.worker
-            self._join(name, writer)
+            peer = Peer(writer)
+            self._join(name, peer)
             while True:
                 self._hear(name, UP.decode(await read_frame(reader, MAX_FRAME)))
         except (FriesError, OSError, EOFError, TimeoutError, msgspec.DecodeError):
             pass  # what a peer does wrong ends its own connection and nothing else
         finally:
             writer.close()
-            if name is not None and self._peers.get(name) is writer:
+            if name is not None and peer is not None and self._peers.get(name) is peer:
+                peer.close()
                 del self._peers[name]
                 self._running.pop(name, None)
                 self._drive(Left(name))
@@ -199,11 +193,11 @@ class ControlServer:
         proof.check(await read_frame(reader, MAX_GREETING))
         writer.write(frame(answer))
 
-    def _join(self, name: str, writer: asyncio.StreamWriter) -> None:
+    def _join(self, name: str, peer: Peer) -> None:
         """Tell a new worker everything: what the base is made of, and what is under way."""
         if name in self._peers:
             raise WireError(f"a second worker calls itself {name}")
-        self._peers[name] = writer
+        self._peers[name] = peer
         for number in self._base:
             self._ship(name, number)
         self._tell(name, Welcome(self._base, self._definition))
@@ -288,13 +282,10 @@ class ControlServer:
 
     def _ship(self, worker: str, number: int) -> None:
         change = self._changes[number]
-        order = change.order
-        self._tell(worker, Shipment(number, change.bit, order.payload, len(order.buffers)))
+        parts = memoryview(change.order.payload), *change.order.buffers
         if worker in self._peers:
-            for part in order.buffers:
-                self._peers[worker].write(head(part.nbytes))
-                self._peers[worker].write(part)
+            self._peers[worker].ship(number, change.bit, parts)
 
     def _tell(self, worker: str, message: Down) -> None:
         if worker in self._peers:
-            self._peers[worker].write(frame(ENCODER.encode(message)))
+            self._peers[worker].send(message)

@@ -37,14 +37,14 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def head(length: int) -> bytes:
-    """What comes before a body of some length."""
-    return _LENGTH.pack(length)
-
-
 def frame(body: bytes) -> bytes:
     """A body with its length in front."""
-    return head(len(body)) + body
+    return _LENGTH.pack(len(body)) + body
+
+
+def room(length: int) -> memoryview:
+    """Room for bytes, not filled with zeros: that would take long, and stop all threads."""
+    return np.empty(length, dtype=np.uint8).data
 
 
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
@@ -99,7 +99,7 @@ class Unframer:
 
     def _begin_large(self, length: int) -> None:
         here = self._buffer[_LENGTH.size :]
-        self._large, self._filled = np.empty(length, dtype=np.uint8).data, len(here)
+        self._large, self._filled = room(length), len(here)
         self._large[: len(here)] = here
         self._buffer.clear()
 

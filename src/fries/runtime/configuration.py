@@ -12,13 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fries.errors import OperatorError
 from fries.runtime.functions import Call, make_call
 from fries.runtime.keyed import Fold, make_fold
 from fries.runtime.spec import Function, Kind, OperatorSpec
 
+Buffer: TypeAlias = "bytes | memoryview"
 SAMPLES: Final = 8
 """Buckets of live states that a worker keeps of each operator, to try migrations on."""
 
@@ -91,13 +92,7 @@ class Configuration:
             name: deque(maxlen=SAMPLES) for name in self._base
         }
 
-    def load(
-        self,
-        change: int,
-        bit: int,
-        payload: bytes,
-        parts: Sequence[bytes | memoryview] = (),
-    ) -> None:
+    def load(self, change: int, bit: int, payload: Buffer, parts: Sequence[Buffer] = ()) -> None:
         """Unpickle and wrap the functions of a change, and try its migrations on live states.
 
         Raises if that is impossible.

@@ -1,0 +1,81 @@
+"""The controller's end of one connection: changes in order, large ones politely.
+
+What a change ships is sent in pieces with pauses between them, because a model of 200 MB
+written at once would take the cores from the rows for a second, on the driver and in every
+worker. Nobody waits for it: it is loaded beside the data path. What a task waits for (``Go``)
+overtakes the pieces; everything else keeps its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from fries.control.messages import ENCODER, Down, Go, Piece, Shipment
+from fries.control.wire import frame
+
+PIECE_BYTES: Final = 1 << 20
+PIECE_SECONDS: Final = 0.01
+"""Between two pieces: about 100 MB a second for each worker."""
+
+
+class Peer:
+    """Sends to one worker; call it from the event loop's thread."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._waiting: deque[Iterator[Down]] = deque()
+        """What must wait for the pieces before it."""
+        self._pump: asyncio.Task[None] | None = None
+
+    def send(self, message: Down) -> None:
+        """Send a message: at once, or in its turn."""
+        if self._pump is None or isinstance(message, Go):
+            self._write(message)
+        else:
+            self._waiting.append(iter((message,)))
+
+    def ship(self, change: int, bit: int, parts: Sequence[memoryview]) -> None:
+        """Send what a change ships; nothing is copied but the piece at hand."""
+        shipment = Shipment(change, bit, tuple(part.nbytes for part in parts))
+        if sum(shipment.sizes) <= PIECE_BYTES:
+            for message in (shipment, *_pieces(change, parts)):
+                self.send(message)
+            return
+        self._waiting.append(_chained(shipment, _pieces(change, parts)))
+        if self._pump is None:
+            self._pump = asyncio.get_running_loop().create_task(self._send_waiting())
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._pump is not None:
+            self._pump.cancel()
+        self._writer.close()
+
+    def _write(self, message: Down) -> None:
+        self._writer.write(frame(ENCODER.encode(message)))
+
+    async def _send_waiting(self) -> None:
+        with suppress(OSError):  # whoever reads from this connection notices, too
+            while self._waiting:
+                for message in self._waiting.popleft():
+                    self._write(message)
+                    await self._writer.drain()
+                    if isinstance(message, Piece):
+                        await asyncio.sleep(PIECE_SECONDS)
+        self._pump = None
+
+
+def _chained(shipment: Shipment, pieces: Iterator[Down]) -> Iterator[Down]:
+    yield shipment
+    yield from pieces
+
+
+def _pieces(change: int, parts: Sequence[memoryview]) -> Iterator[Down]:
+    for number, part in enumerate(parts):
+        flat = part.cast("B")
+        for start in range(0, len(flat), PIECE_BYTES):
+            yield Piece(change, number, start, bytes(flat[start : start + PIECE_BYTES]))
