@@ -34,14 +34,14 @@ def recent(state: list[float], row: dict[str, Any]) -> tuple[list[float], dict[s
 
 
 def state_size(spark: SparkSession, keys: int) -> Size:
-    """Fill a state, then touch 10,000 of its keys in each batch."""
+    """Fill a state, then touch 10,000 of its keys, all different, in each batch."""
     with folder() as where:
         rows = spark.range(0, keys, 1, 2).selectExpr("id", "id AS k", "rand() AS x")
         stream = stream_of(rows, where / "in")
         for batch in range(BATCHES):
             time.sleep(0.1)  # files are read in the order of their times
             touched = spark.range(0, TOUCHED, 1, 2).selectExpr(
-                "id", f"pmod(xxhash64(id, {batch}), {keys}) AS k", "rand() AS x"
+                "id", f"(id * {keys // TOUCHED} + {batch}) % {keys} AS k", "rand() AS x"
             )
             touched.write.mode("append").parquet(str(where / "in"))
         flow = Flow(f"state-{keys}")

@@ -22,7 +22,7 @@ from fries.runtime.audit import Audit, transactions
 from fries.runtime.chunks import Chunk, concat
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import Layout
-from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
+from fries.runtime.spec import GROUPED, EdgeSpec, Kind, OperatorSpec
 from fries.runtime.stage import Control, Leaving, Stage
 from fries.runtime.state import Dumps, KeyGroup, Store
 from fries.stages import PhysicalStage
@@ -98,12 +98,12 @@ class Task:
     def group(
         self, operator: str, rows: pa.RecordBatch, layout: Layout, store: Store | None
     ) -> Iterator[pa.RecordBatch]:
-        """Push a whole key group through the stage; without an operator, rows that have no key."""
+        """Push a whole key group through the stage; some rows need no group, and have no operator."""
         parts = list(layout.decode(rows))
-        if not operator:
+        spec = self._operators.get(operator)
+        if spec is None or spec.kind not in GROUPED:
             yield from self.rows((edge, chunk) for edge, chunk, _ in parts)
             return
-        spec = self._operators[operator]
         if spec.kind is Kind.JOIN:
             leaving = self._join(spec, {edge: chunk for edge, chunk, _ in parts})
         else:
