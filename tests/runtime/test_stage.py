@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fries.runtime.chunks import Chunk, Pacer
+from fries.runtime.chunks import TARGET_SECONDS, Chunk, Pacer
 from fries.runtime.configuration import Configuration, Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.stage import Stage
@@ -199,16 +199,16 @@ def test_every_transaction_is_all_old_or_all_new_for_every_change(
     assert all(versions in allowed for versions in applied)
 
 
-def test_the_pacer_aims_at_five_milliseconds() -> None:
+def test_the_pacer_aims_at_a_few_milliseconds() -> None:
     pacer = Pacer()
     assert pacer.rows == 1
     pacer.measured(1, 0.025)
     assert pacer.rows == 1, "a slow function is asked row by row"
     for _ in range(10):
         pacer.measured(pacer.rows, pacer.rows * 1e-6)
-    assert pacer.rows == 5000
+    assert pacer.rows == round(TARGET_SECONDS / 1e-6)
     pacer.measured(5000, 5.0)
-    assert pacer.rows == 5
+    assert pacer.rows == round(TARGET_SECONDS / 1e-3)
 
 
 def test_in_a_hurry_chunks_are_a_fifth_as_long() -> None:

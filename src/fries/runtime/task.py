@@ -98,7 +98,7 @@ class Task:
     def group(
         self, operator: str, rows: pa.RecordBatch, layout: Layout, store: Store | None
     ) -> Iterator[pa.RecordBatch]:
-        """Push a whole key group through the stage; some rows need no group, and have no operator."""
+        """Push a whole key group through the stage; rows that need no group come together, too."""
         parts = list(layout.decode(rows))
         spec = self._operators.get(operator)
         if spec is None or spec.kind not in GROUPED:
