@@ -101,13 +101,18 @@ class Flow:
         graph = graph_of(self._operators, edges, tuple(self._sources), tuple(named))
         ordered = tuple(self._operators[name] for name in graph.order if name not in named)
         names = {name: name for name in named}
-        self._engine = Engine(
+        engine = Engine(
             Definition(
                 self.name, ordered, tuple(edges), self._sources, names, self._groups, self._audit
             )
         )
-        self._edges, self._outputs = edges, names
-        return self._engine.dataframe()
+        try:
+            frame = engine.dataframe()
+        except Exception:
+            engine.stop()
+            raise
+        self._engine, self._edges, self._outputs = engine, edges, names
+        return frame
 
     def select(self, frame: DataFrame, output: str) -> DataFrame:
         """The rows and columns of one of several outputs."""

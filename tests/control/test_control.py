@@ -511,3 +511,113 @@ class Exits(FakeEngine):
 def test_a_definition_that_exits_is_told_like_any_other_failure(server: ControlServer) -> None:
     with pytest.raises(WireError, match="cannot be loaded here"):
         ControlClient(server.address, SECRET, "fraud", Exits())
+
+
+def test_what_was_loaded_too_late_is_forgotten(server: ControlServer, join: Join) -> None:
+    """A change that was aborted while it was loaded must not stay and be obeyed."""
+    _, engine = join()
+    with engine.loading:
+        change = server.request(replace(order("FM"), timeout=0.01))
+        assert change.wait_over(time.monotonic() + PATIENCE)
+    assert change.phase is Phase.ABORTED
+    assert change.order.payload == b"", "nobody needs it any more"
+    engine.wait_for("drop", 1)
+    assert engine.told[-1] == ("drop", 1)
+
+
+def test_late_tasks_of_older_batches_are_no_boundary(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    client.begin(4, 0, 0)
+    client.ended(Ended(4, 0, 0, {}))
+    client.begin(5, 0, 0)
+    change = server.request(order("FM"))
+    client.ended(Ended(5, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    for batch in (4, 5):
+        assert client.begin(batch, 0, 1) == Go((), (1,))
+        client.ended(Ended(batch, 0, 1, {}))
+    assert client.begin(6, 0, 0) == Go((1,), ())
+
+
+def test_batch_jobs_that_run_together_are_one_batch(server: ControlServer, join: Join) -> None:
+    (first, _), (second, _) = join(), join()
+    first.begin(-1, 0, 0)
+    second.begin(-2, 0, 0)
+    first.ended(Ended(-1, 0, 0, {}))
+    change = server.request(order("FM"))
+    second.ended(Ended(-2, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    assert second.begin(-2, 1, 0) == Go((), (1,)), "its next stage, though nothing else runs"
+    second.ended(Ended(-2, 1, 0, {}))
+    assert first.begin(-3, 0, 0) == Go((1,), ())
+
+
+def test_of_functions_that_were_replaced_only_migrations_are_kept(
+    server: ControlServer, join: Join
+) -> None:
+    client, _ = join()
+    for number in (1, 2):
+        later = replace(order("FM"), payload=b"functions", residue=b"migrations")
+        assert server.request(later).wait(time.monotonic() + PATIENCE)
+        client.begin(number, 0, 0)
+        client.ended(Ended(number, 0, 0, {}))
+    assert [one.payload for one in server.committed()] == [b"migrations", b"functions"]
+
+
+def test_a_change_for_the_boundary_does_not_wait_for_a_newcomer(
+    server: ControlServer, join: Join
+) -> None:
+    client, _ = join()
+    client.begin(1, 0, 0)
+    change = server.request(order("FM", at_boundary=True))
+    assert change.wait_ready(time.monotonic() + PATIENCE)
+    client.ended(Ended(1, 0, 0, {}))
+    late, engine = join()
+    assert late.begin(2, 0, 0) == Go((1,), ())
+    assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_a_newcomer_that_cannot_load_a_committed_change_says_so(
+    server: ControlServer, join: Join
+) -> None:
+    client, _ = join()
+    client.begin(1, 0, 0)
+    change = server.request(order("FM"))
+    client.ended(Ended(1, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    stubborn = Stubborn()
+    late = ControlClient(server.address, SECRET, "fraud", stubborn)
+    with pytest.raises(WireError, match=r"(?s)change 1 cannot be loaded here.*not today"):
+        late.begin(1, 0, 0)
+    assert late.broken
+    _until(lambda: len(server.workers) == 1)
+    again = server.request(order("MC"))
+    assert again.wait(time.monotonic() + PATIENCE), "it is not waited for"
+
+
+class Stubborn(FakeEngine):
+    """An engine that loads nothing."""
+
+    def load(
+        self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview] = ()
+    ) -> None:
+        """Refuse."""
+        raise ImportError(f"not today: {change}, {bit}, {len(payload)}, {len(parts)}")
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_nobody_waits_for_a_controller_that_was_stopped(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    client.begin(1, 0, 0)
+    held = server.request(order("FM", at_boundary=True))
+    server.stop()
+    assert held.wait()
+    assert (held.phase, held.reason) == (Phase.ABORTED, "the flow was stopped")
+    with pytest.raises(WireError, match="does not run"):
+        server.request(order("MC"))

@@ -305,7 +305,6 @@ def test_a_held_change_keeps_its_place_and_can_still_fail() -> None:
     run = Run(*TEAM, HELD, *prepared())
     assert run.tell(CHANGE) == [Record(2, Phase.QUEUED)]
     assert run.tell(Joined("a2", "FM")) == [Send("a2", Prepare(1, HEAD))]
-    assert run.tell(Released(1)) == [], "the newcomer is waited for"
     assert run.tell(Heard("a2", Refused(1, "no"))) == [
         Record(1, Phase.ABORTED, "a2: no"),
         *(Send(worker, Abort(1)) for worker in ("a", "b", "a2")),
@@ -314,6 +313,13 @@ def test_a_held_change_keeps_its_place_and_can_still_fail() -> None:
         Send("b", Prepare(2, TAIL)),
         Send("a2", Prepare(2, HEAD)),
     ]
+
+
+def test_a_release_does_not_wait_for_newcomers() -> None:
+    """They have not begun to work: their first task will wait until they have loaded it."""
+    run = Run(*TEAM, HELD, *prepared(), Joined("a2", "FM"))
+    assert run.tell(Released(1))[0] == Record(1, Phase.COMMITTED)
+    assert "a2" in run.waiting()
 
 
 def test_a_held_change_that_is_prepared_waits_for_its_release_however_long() -> None:

@@ -138,13 +138,14 @@ def test_a_failed_load_is_refused_and_forgotten() -> None:
     assert after(worker, Loaded(1, "no module named model")) == fresh()
 
 
-def test_abort_while_loading_makes_the_end_of_the_load_meaningless() -> None:
+def test_what_is_loaded_after_its_abort_is_dropped_again() -> None:
     worker = after(fresh(), Received(Prepare(1, HEAD)))
     assert answer(worker, Received(Abort(1))) == [Drop(1, aborted=True)]
     aborted = after(worker, Received(Abort(1)))
     assert aborted == fresh()
-    assert aborted.handle(Loaded(1)) == (aborted, ())
-    assert aborted.handle(Loaded(1, "too late anyway")) == (aborted, ())
+    dropped = (Drop(1, aborted=True),)
+    assert aborted.handle(Loaded(1)) == (aborted, dropped)
+    assert aborted.handle(Loaded(1, "too late anyway")) == (aborted, dropped)
 
 
 def test_a_change_that_is_retired_while_loading_is_adopted_once_loaded() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fries.protocol.controller import Footprint, Phase
 
@@ -17,6 +17,8 @@ class Order:
     targets: tuple[str, ...]
     payload: bytes = field(repr=False)
     footprint: Footprint
+    residue: bytes = field(default=b"", repr=False)
+    """What is left of the payload when other changes have replaced its functions: migrations."""
     buffers: tuple[memoryview, ...] = field(default=(), repr=False)
     """Large parts of the payload, which travel without being copied."""
     at_boundary: bool = False
@@ -46,6 +48,7 @@ class Change:
     """When the last of the workers that run had switched."""
     last_old: float = 0.0
     """When a target last used an old version, as far as tasks that ended have told."""
+    _abandoned: bool = False
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     @property
@@ -67,12 +70,24 @@ class Change:
 
     def _wait(self, reached: Callable[[], bool], deadline: float | None) -> bool:
         with self._moved:
-            while not reached():
+            while not reached() and not self._abandoned:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
                 self._moved.wait(left)
-        return True
+            return reached()
+
+    def abandon(self) -> None:
+        """The controller stops: nobody waits for it any more."""
+        if self.phase in (Phase.QUEUED, Phase.PREPARING):
+            self.move(Phase.ABORTED, "the flow was stopped")
+        with self._moved:
+            self._abandoned = True
+            self._moved.notify_all()
+
+    def shrink(self) -> None:
+        """Forget the functions: the change was aborted, or later ones have replaced them all."""
+        self.order = replace(self.order, payload=self.order.residue, buffers=())
 
     def move(self, phase: Phase, reason: str) -> None:
         """Enter a phase."""
@@ -80,6 +95,8 @@ class Change:
             self.phase, self.reason = phase, reason
             if phase is Phase.COMMITTED:
                 self.ready, self.committed = True, time.time()
+            if phase is Phase.ABORTED:
+                self.shrink()
             if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
                 self.settled = self.settled or time.time()
             self._moved.notify_all()

@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-import msgspec
-
 from fries.control.messages import (
     DOWN,
     ENCODER,
@@ -38,7 +36,7 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.wire import MAX_GREETING, Proof, Unframer, frame, room
-from fries.errors import FriesError, WireError
+from fries.errors import WireError
 from fries.protocol.messages import Switched
 from fries.protocol.worker import (
     Drop,
@@ -85,6 +83,8 @@ class ControlClient:
         self._shipments: dict[int, Shipment] = {}
         self._parts: dict[int, tuple[memoryview, ...]] = {}
         """By change, the parts of its shipment, filled as pieces come."""
+        self._failed: dict[int, str] = {}
+        """By change that could not be loaded, the traceback."""
         self._due: list[Switch | Drop] = []
         self._adopted: set[int] = set()
         """Changes that have taken effect here, whether in transition or in the base."""
@@ -101,13 +101,14 @@ class ControlClient:
         self._state = threading.Condition(threading.RLock())
         """Guards everything above; notified when an answer has come or the connection is gone."""
         self._loads: queue.SimpleQueue[Shipment | None] = queue.SimpleQueue()
-        deadline = time.monotonic() + CONNECT_SECONDS
-        self._socket = _connect(address, secret, self._unframer, deadline)
+        self._heard = time.monotonic()
+        """When something last arrived: a large configuration may take its time."""
+        self._socket = _connect(address, secret, self._unframer, self._heard + CONNECT_SECONDS)
         for name, target in (("control", self._listen), ("loader", self._load_all)):
             threading.Thread(target=target, name=f"fries-{name}", daemon=True).start()
         self._say(Hello(flow, self.name))
         with self._state:
-            self._wait_for(lambda: self._welcome is not None, deadline)
+            self._wait_for(lambda: self._welcome is not None)
 
     @property
     def broken(self) -> bool:
@@ -122,15 +123,14 @@ class ControlClient:
     def close(self) -> None:
         """End the connection."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)  # whoever waits for it wakes up
 
     def begin(self, batch: int, stage: int, partition: int) -> Go:
         """Announce a task, and learn of every commit that was sent before it began."""
-        deadline = time.monotonic() + CONNECT_SECONDS
         with self._state:
-            self._go = None
+            self._go, self._heard = None, time.monotonic()
             self._say(Begin(batch, stage, partition))
-            self._wait_for(self._may_go, deadline)
+            self._wait_for(self._may_go)
             self._busy = True
             assert self._go is not None
             return self._go
@@ -189,16 +189,34 @@ class ControlClient:
         """Whether the answer has come and every change in it has taken effect here."""
         self._apply_due()
         go = self._go
-        return go is not None and self._adopted.issuperset((*go.base, *go.committed))
+        if go is None:
+            return False
+        for change in (*go.base, *go.committed):
+            if change in self._failed:
+                self._break(f"change {change} cannot be loaded here:\n{self._failed[change]}")
+        return self._adopted.issuperset((*go.base, *go.committed))
 
-    def _wait_for(self, condition: Callable[[], bool], deadline: float) -> None:
-        """Wait, with the state locked, until something holds."""
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait, with the state locked, until something holds; give up on a silent controller.
+
+        The connection is of no use then: an answer that comes too late must not be taken for
+        the answer to another question.
+        """
         while not condition():
-            left = deadline - time.monotonic()
-            if self._broken or left <= 0:
-                why = self._broken or "the controller does not answer"
-                raise WireError(f"no configuration for this task: {why}")
+            left = self._heard + CONNECT_SECONDS - time.monotonic()
+            if left <= 0:
+                self._break("the controller does not answer")
+            if self._broken:
+                raise WireError(f"no configuration for this task: {self._broken}")
             self._state.wait(left)
+
+    def _break(self, why: str) -> None:
+        """The connection is over: nobody may go on waiting for it, on either side."""
+        self._broken = self._broken or why
+        self.close()
+        self._socket.close()
+        self._loads.put(None)
+        self._state.notify_all()
 
     def _say(self, message: Up) -> None:
         with self._writing:
@@ -223,21 +241,20 @@ class ControlClient:
         try:
             if not self._unframer.receive(self._socket):
                 raise WireError("the controller closed the connection")
+            self._heard = time.monotonic()
             while (body := self._unframer.take()) is not None:
                 self._receive(DOWN.decode(body))
-        except (FriesError, OSError, KeyError, msgspec.DecodeError) as error:
-            self._broken = str(error) or repr(error)
-            self._socket.close()
-            self._loads.put(None)
-            self._state.notify_all()
+        except Exception as error:  # whatever it is, the rows go on
+            self._break(str(error) or repr(error))
 
     def _receive(self, message: Down) -> None:
         match message:
             case Shipment(change, _, sizes):
                 self._shipments[change] = message
-                self._parts[change] = tuple(map(room, sizes))
+                self._parts[change] = _rooms(sizes)
             case Piece(change, part, start, data):
-                self._parts[change][part][start : start + len(data)] = data
+                if self._parts[change]:
+                    self._parts[change][part][start : start + len(data)] = data
             case Welcome(base, definition):
                 self._define(definition)
                 self._adopt(base)
@@ -293,16 +310,18 @@ class ControlClient:
                 self._loaded(shipment.change, error)
 
     def _load(self, shipment: Shipment) -> None:
-        payload, *parts = self._parts.pop(shipment.change)
-        self._engine.load(shipment.change, shipment.bit, payload, parts)
+        parts = self._parts.pop(shipment.change)
+        if not parts:
+            raise MemoryError(f"a change of {sum(shipment.sizes):,} bytes does not fit")
+        self._engine.load(shipment.change, shipment.bit, parts[0], parts[1:])
 
     def _loaded(self, change: int, error: str | None) -> None:
+        if error:
+            self._failed[change] = error
         try:
             self._handle(Loaded(change, error))
         except WireError as lost:
-            self._broken = str(lost)
-        if error and self._go and change in (*self._go.base, *self._go.committed):
-            self._broken = f"change {change} cannot be loaded here:\n{error}"
+            self._break(str(lost))
         self._hurry()
         if not self._busy:
             self._apply_due()
@@ -310,6 +329,14 @@ class ControlClient:
 
     def _hurry(self) -> None:
         self._hurry_until = time.monotonic() + HURRY_SECONDS
+
+
+def _rooms(sizes: tuple[int, ...]) -> tuple[memoryview, ...]:
+    """Room for the parts of a shipment; nothing if there is none."""
+    try:
+        return tuple(map(room, sizes))
+    except MemoryError:
+        return ()
 
 
 def _readable(sock: socket.socket, milliseconds: int | None) -> bool:

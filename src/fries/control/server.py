@@ -2,8 +2,9 @@
 
 It owns the protocol's :class:`~fries.protocol.controller.Controller` and every connection.
 User threads hand orders over and wait on the handle they get; workers connect, prove
-themselves, and are told what they must know. A peer that is slow, silent or wrong costs
-nobody anything: the loop buffers what is written, and closes a connection that breaks the rules.
+themselves, and are told what they must know. A peer that is slow or breaks the rules costs
+nobody anything: the loop buffers what is written, and closes the connection. A worker that does
+not answer makes a change fail after its timeout, and the job goes on.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -49,12 +51,15 @@ from fries.protocol.controller import (
 )
 from fries.protocol.messages import Part, Prepare, Switched
 
+ANSWER_SECONDS: Final = 30.0
+"""Until a caller gives up on an event loop that has stopped in this moment."""
 GREETING_SECONDS: Final = 5.0
 """A peer that has not proved itself by then is a stranger who holds a socket open."""
 ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+Answer = TypeVar("Answer")
 
 
 class ControlServer:
@@ -72,6 +77,8 @@ class ControlServer:
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
+        self._jobs: set[int] = set()
+        """Batch jobs that count as the current batch."""
         self._running: dict[str, int] = {}
         """By worker, how many tasks it has begun and not ended."""
         self.counters: dict[str, Counts] = {}
@@ -113,9 +120,7 @@ class ControlServer:
             raise WireError(
                 "the controller does not run: it was not started yet, or it was stopped"
             )
-        submitted: Future[Change] = Future()
-        self._loop.call_soon_threadsafe(self._submit, order, submitted)
-        return submitted.result()
+        return self._ask(lambda: self._submit(order))
 
     def cut(self) -> None:
         """The query begins anew: whatever its next task belongs to is a new batch.
@@ -123,23 +128,36 @@ class ControlServer:
         What waits for a boundary is committed now, for a new worker may still be loading it
         when its first task begins.
         """
-        done: Future[None] = Future()
+        self._ask(self._forget_batch)
 
-        def forget() -> None:
-            self._batch = None
-            self._release()
-            done.set_result(None)
+    def _ask(self, what: Callable[[], Answer]) -> Answer:
+        """Let the event loop do something, and wait for it; it never takes long."""
+        answer: Future[Answer] = Future()
 
-        self._loop.call_soon_threadsafe(forget)
-        done.result()
+        def do() -> None:
+            try:
+                answer.set_result(what())
+            except Exception as error:
+                answer.set_exception(error)
 
-    def _submit(self, order: Order, submitted: Future[Change]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(do)
+            return answer.result(ANSWER_SECONDS)
+        except (RuntimeError, TimeoutError) as error:
+            raise WireError("the controller has stopped") from error
+
+    def _forget_batch(self) -> None:
+        self._batch = None
+        self._jobs.clear()
+        self._release()
+
+    def _submit(self, order: Order) -> Change:
         change = Change(self._controller.last + 1, order)
         self._changes[change.number] = change
         self._loop.call_later(order.timeout, self._drive, Expired(change.number))
         parts = ((ROLE, Part(order.targets, head=True)),)
         self._drive(Requested(parts, order.footprint, tagged=True, held=order.at_boundary))
-        submitted.set_result(change)
+        return change
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -158,6 +176,8 @@ class ControlServer:
         server.close()
         for peer in self._peers.values():
             peer.close()
+        for change in self._changes.values():
+            change.abandon()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=1.0) if others else None
 
@@ -236,26 +256,46 @@ class ControlServer:
                 self._changes[change.number].settle(time.time())
 
     def _begin(self, name: str, batch: int) -> None:
-        """A task begins. All that was committed before its batch is in the batch's base.
-
-        Micro-batches come one after the other. Of batch jobs (negative numbers) another one
-        may still be running.
-        """
-        if batch != self._batch and (batch >= 0 or not any(self._running.values())):
+        """A task begins. All that was committed before its batch is in the batch's base."""
+        if self._is_boundary(batch):
             self._batch = batch
+            self._jobs.clear()
             self._release()
-            for change in list(self._changes.values()):
-                if change.phase is Phase.COMMITTED:
-                    self._base = (*self._base, change.number)
-                    self._drive(Drained(change.number))
+            self._drain()
+        if batch < 0:
+            self._jobs.add(batch)
         self._running[name] = self._running.get(name, 0) + 1
-        committed = (c.number for c in self._changes.values() if c.phase is Phase.COMMITTED)
-        self._tell(name, Go(self._base, tuple(committed)))
+        active = self._controller.changes
+        committed = tuple(c.number for c in active if c.phase is Phase.COMMITTED)
+        self._tell(name, Go(self._base, committed))
+
+    def _is_boundary(self, batch: int) -> bool:
+        """Whether a batch begins with this task.
+
+        Micro-batches come one after the other, and a task of an older one may be late. Of batch
+        jobs (negative numbers) several may run together: those count as one batch.
+        """
+        if batch >= 0:
+            return self._batch is None or batch > self._batch
+        return batch not in self._jobs and not any(self._running.values())
+
+    def _drain(self) -> None:
+        """Make all that is committed the base, and forget functions that nobody needs."""
+        for change in self._controller.changes:
+            if change.phase is Phase.COMMITTED:
+                self._base = (*self._base, change.number)
+                self._drive(Drained(change.number))
+        replaced: set[str] = set()
+        for number in reversed(self._base):
+            targets = self._changes[number].order.targets
+            if replaced.issuperset(targets):
+                self._changes[number].shrink()
+            replaced.update(targets)
 
     def _release(self) -> None:
         """Let changes that wait for a boundary be committed."""
-        for change in list(self._changes.values()):
-            if change.order.at_boundary and change.phase is Phase.PREPARING:
+        for change in self._controller.changes:
+            if change.held and change.phase is Phase.PREPARING:
                 self._drive(Released(change.number))
 
     def _drive(self, event: ControllerEvent) -> None:
@@ -276,8 +316,8 @@ class ControlServer:
 
     def _free_bit(self) -> int:
         """A bit that no change in transition uses; the machine sees to it that there is one."""
-        active = (Phase.PREPARING, Phase.COMMITTED)
-        used = {change.bit for change in self._changes.values() if change.phase in active}
+        active = (self._changes[change.number] for change in self._controller.changes)
+        used = {one.bit for one in active if one.phase in (Phase.PREPARING, Phase.COMMITTED)}
         return next(bit for bit in BITS if bit not in used)
 
     def _ship(self, worker: str, number: int) -> None:

@@ -71,6 +71,8 @@ class Change:
     phase: Phase = Phase.QUEUED
     waiting: frozenset[str] = frozenset()
     """Workers whose answer is missing in this phase."""
+    late: frozenset[str] = frozenset()
+    """Workers that joined while a held change was prepared: its release does not wait for them."""
 
     def part(self, role: str) -> Part | None:
         """What a worker with this role does in the change, if anything."""
@@ -317,7 +319,9 @@ class _Turn:
             if committed and part.head:
                 self.out.append(Send(joined.worker, Commit(change.number)))
             if not committed or part.head or not change.tagged:
-                self._put(replace(change, waiting=change.waiting | {joined.worker}))
+                late = change.late | ({joined.worker} if change.held else set[str]())
+                waiting = change.waiting | {joined.worker}
+                self._put(replace(change, waiting=waiting, late=late))
 
     def _leave(self, worker: str) -> None:
         staying = tuple(joined for joined in self.state.workers if joined.worker != worker)
@@ -357,10 +361,13 @@ class _Turn:
             self._abort(change, f"not prepared in time; waited for {missing}")
 
     def _release(self, number: int) -> None:
-        """Let a held change commit, if all are ready for it; else it waits for the next time."""
+        """Let a held change commit, if all are ready for it; else it waits for the next time.
+
+        Those that joined meanwhile have not begun to work: they will begin with it.
+        """
         change = self.state.change(number)
-        if change and change.phase is Phase.PREPARING and not change.waiting:
-            self._put(replace(change, held=False))
+        if change and change.phase is Phase.PREPARING and change.waiting <= change.late:
+            self._put(replace(change, held=False, waiting=frozenset()))
 
     def _drained(self, number: int) -> None:
         """The engine knows that no old tuple is left, whoever has answered (some may be dead)."""

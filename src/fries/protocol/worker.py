@@ -188,8 +188,8 @@ class Worker:
         return replace(self, parts=parts, loading=self.loading | {change}), (Load(change, part),)
 
     def _loaded(self, change: int, error: str | None) -> Step:
-        if change not in self.loading:  # aborted meanwhile
-            return self, ()
+        if change not in self.loading:  # aborted meanwhile: forget what was loaded too late
+            return self, (Drop(change, aborted=True),)
         if error is not None:
             return self._forget(change), (Reply(Refused(change, error)),)
         state, instructions = replace(self, loading=self.loading - {change})._catch_up()

@@ -26,7 +26,10 @@ SAMPLES: Final = 8
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a change ships to workers: new versions, and where rows enter its components."""
+    """What a change ships to workers: new versions, and where rows enter its components.
+
+    When later changes have replaced all its versions, the migrations are left.
+    """
 
     operators: Mapping[str, OperatorSpec]
     migrations: Mapping[str, Function | None] = field(default_factory=dict)
@@ -129,8 +132,8 @@ class Configuration:
 
     def _fold(self, loaded: _Loaded) -> None:
         """Make a change part of the base."""
-        for name, body in loaded.bodies.items():
-            self._base[name] = body
+        self._base.update(loaded.bodies)
+        for name in loaded.bodies.keys() | loaded.migrations.keys():
             self._migrations[name] = [*self._migrations[name], loaded.migrations.get(name)]
             self._updates[name] += 1
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -87,7 +88,9 @@ class KeyGroup:
     def save(self) -> bytes:
         """Keep what the batch has changed; returns one bucket, as a sample of live states."""
         if self._store is None:
-            return self._pickled(dict(islice(self.entries(), KEYS_PER_BUCKET)))
+            with suppress(OperatorError):  # nothing is kept, so nothing must be picklable
+                return self._pickled(dict(islice(self.entries(), KEYS_PER_BUCKET)))
+            return b""
         before = self._bits, self._count
         self._count += sum(len(b) - self._sizes[n] for n, b in self._buckets.items())
         if self._count > KEYS_PER_BUCKET << self._bits:

@@ -93,10 +93,11 @@ class Engine:
         if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
         definition = _pickled_all(flow.operators)
-        self._server = ControlServer(flow.name, new_secret(), _reachable_host(context), definition)
+        bind, host = _addresses(context)
+        self._server = ControlServer(flow.name, new_secret(), bind, definition)
         self._server.start()
         names = tuple(spec.name for spec in flow.operators)
-        secret, address = self._server.secret, self._server.address
+        secret, address = self._server.secret, (host, self._server.address[1])
         self._session = Session(flow.name, address, secret, names, flow.audit)
         self.physical = _stages(flow)
 
@@ -107,6 +108,7 @@ class Engine:
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query on the output, so that it can be restarted."""
+        self._server.cut()
         self._writer = writer
         self.query = writer.start()
         return self.query
@@ -154,13 +156,13 @@ class Engine:
     def _check_time(self, plan: Plan) -> None:
         """Refuse what cannot be done now."""
         targets = ", ".join(plan.targets)
-        if not self._server.workers and not self._is_active():
+        if not self._server.workers and self.query is None:
             raise NotRunningError(self._flow.name)
         if plan.commit is CommitPoint.NEXT_BATCH and not self._is_streaming():
             raise UpdateRefusedError(
                 targets, "a batch job is one batch: it has no boundary to wait for"
             )
-        if plan.commit is CommitPoint.RESTART and not self._is_active():
+        if plan.commit is CommitPoint.RESTART and self.query is None:
             raise UpdateRefusedError(
                 targets, "only a query that was started with flow.start(writer) can be restarted"
             )
@@ -168,22 +170,19 @@ class Engine:
     def _order(self, plan: Plan, shipped: Shipped, timeout: float, requested: float) -> Order:
         parts: list[pickle.PickleBuffer] = []
         payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
-        buffers = tuple(part.raw() for part in parts)
+        buffers = tuple(_frozen(part.raw()) for part in parts)
         if not self._server.workers:
             _try_to_load(self._flow.operators, plan, payload, buffers)
         return Order(
             plan.targets,
             payload,
             footprint=frozenset(frozenset(part.members) for part in plan.components),
+            residue=_dumps(Shipped({}, shipped.migrations)),
             buffers=buffers,
             at_boundary=plan.commit is not CommitPoint.NOW,
             timeout=timeout,
             requested=requested,
         )
-
-    def _is_active(self) -> bool:
-        """Whether our query runs, though it may have nothing to do and no worker."""
-        return self.query is not None and self.query.isActive
 
     def _is_streaming(self) -> bool:
         return any(frame.isStreaming for frame in self._flow.sources.values())
@@ -192,9 +191,8 @@ class Engine:
         """The baseline: stop the query, which throws its batch away, and start it again."""
         assert self._writer is not None
         assert self.query is not None
-        change.wait_ready(time.monotonic() + timeout)
-        if change.phase is Phase.ABORTED:
-            raise AbortedError(change.reason)
+        if not change.wait_ready(time.monotonic() + timeout) or change.phase is Phase.ABORTED:
+            raise AbortedError(change.reason or "not prepared in time")
         self.query.stop()
         self._server.cut()
         self.query = self._writer.start()
@@ -295,6 +293,11 @@ def _digest(name: str, update: Revision) -> bytes:
     return hashed.digest()
 
 
+def _frozen(part: memoryview) -> memoryview:
+    """A large part of a payload as it is now, whatever its owner does with it later."""
+    return part if part.readonly else memoryview(bytes(part))
+
+
 def _try_to_load(
     operators: tuple[OperatorSpec, ...],
     plan: Plan,
@@ -324,7 +327,10 @@ def _is_local(context: SparkContext) -> bool:
     return context.getConf().get("spark.master", "").startswith("local")
 
 
-def _reachable_host(context: SparkContext) -> str:
-    """Where workers find the driver: loopback if they are on this machine."""
-    host = context.getConf().get("spark.driver.host", "127.0.0.1")
-    return "127.0.0.1" if _is_local(context) else host
+def _addresses(context: SparkContext) -> tuple[str, str]:
+    """Where the controller listens, and where workers find it: loopback if all is local."""
+    if _is_local(context):
+        return "127.0.0.1", "127.0.0.1"
+    settings = context.getConf()
+    host = settings.get("spark.driver.host", "127.0.0.1")
+    return settings.get("spark.driver.bindAddress", host), host

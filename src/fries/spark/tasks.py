@@ -70,7 +70,7 @@ def host_of(session: Session) -> Host:
     host = _hosts.get(place)
     if host is None or host.client.broken:
         for gone in [key for key, kept in _hosts.items() if kept.client.broken]:
-            del _hosts[gone]
+            _hosts.pop(gone).client.close()
         host = _hosts[place] = Host(session)
     return host
 
