@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -44,8 +45,10 @@ SCHEDULERS: Final = (
 )
 TARGETS: Final = (("FC", "FM"), ("F4", "MC"), ("FM", "MC"), ("FC", "F4", "U", "FM", "MC"), ("U",))
 """What is changed together, in turns."""
-PAUSE: Final = {"restart": 3.0}
-"""Seconds between two changes, at the most; a restart takes seconds itself."""
+PAUSE: Final = 0.4
+RESTART_PAUSE: Final = 12.0
+"""Seconds between two changes, at the most. A restart throws its batch away: with a shorter pause
+no batch would ever end."""
 NumberedRow = dict[str, Any]
 
 
@@ -156,7 +159,7 @@ def run(
     batches: int,
     folder: Path,
     seed: int = 0,
-    pause: float = 0.4,
+    pause: float = PAUSE,
 ) -> Report:
     """One query over all tuples, with changes at random moments, and what the checks say."""
     began = time.perf_counter()
@@ -170,7 +173,7 @@ def run(
     frame = build(flow, stream.parquet(str(folder / "in")))
     writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
     flow.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
-    changes = list(_changing(flow, scheduler, batches, seed, PAUSE.get(scheduler, pause)))
+    changes = list(_changing(flow, scheduler, batches, seed, pause))
     verdict = flow.audit()
     flow.stop()
     kept = [change.plan.targets for change in changes if change.state in ("committed", "done")]
@@ -298,7 +301,8 @@ def main() -> None:
     for scheduler in SCHEDULERS:
         folder = Path(tempfile.mkdtemp(prefix="fries-consistency-"))
         try:
-            report = run(spark, scheduler, 100_000, 10, folder)
+            pause = RESTART_PAUSE if scheduler == "restart" else PAUSE
+            report = run(spark, scheduler, 100_000, 10, folder, pause=pause)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         reports.append(report)
@@ -309,6 +313,8 @@ def main() -> None:
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps([asdict(report) for report in reports], indent=2) + "\n")
     spark.stop()
+    if not all(report.clean for report in reports if report.scheduler != "naive"):
+        sys.exit("a scheduler that should be consistent was not")
 
 
 if __name__ == "__main__":

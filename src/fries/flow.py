@@ -26,7 +26,7 @@ from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import explained, physical
-from fries.stream import Stream, _as_table, as_arrow_or_none
+from fries.stream import Stream, as_arrow, as_table
 from fries.traits import OUTSIDE, graph_of, upstream
 from fries.updates import Revision, Update
 
@@ -216,8 +216,8 @@ class Flow:
             raise UpdateRefusedError(name, "it is an output, and has no function to replace")
         old = self._operators[name].function
         if isinstance(old, Lookup) and not callable(function):
-            function = old.with_table(_as_table(function))
-        return Revision(function, given.migrate, as_arrow_or_none(given.schema), given.result)
+            function = old.with_table(as_table(function))
+        return Revision(function, given.migrate, as_arrow(given.schema), given.result)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()

@@ -60,19 +60,6 @@ class PhysicalFlow:
     outputs: tuple[EdgeSpec, ...]
     """Edges that leave the last stage."""
 
-    @property
-    def edges(self) -> tuple[EdgeSpec, ...]:
-        """Every edge of the flow, once."""
-        found = {edge.number: edge for stage in self.stages for edge in stage.spec.edges}
-        return tuple(found.values())
-
-    def stage_of(self, operator: str) -> int:
-        """Number of the stage in which an operator runs."""
-        for stage in self.stages:
-            if any(spec.name == operator for spec in stage.spec.operators):
-                return stage.number
-        return len(self.stages)
-
 
 def physical(operators: Sequence[OperatorSpec], edges: Iterable[EdgeSpec]) -> PhysicalFlow:
     """Cut operators, given in topological order, into stages."""

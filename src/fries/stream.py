@@ -111,7 +111,7 @@ class Stream:
             tuple(migrations),
         )
         _check_callables(name, function, *(step for step in migrations if step is not None))
-        gives = _as_arrow(schema) or self.schema
+        gives = as_arrow(schema) or self.schema
         spec = OperatorSpec(
             name, Kind.PROCESS, gives, function, takes=self.schema, keying=keying, many=many
         )
@@ -134,7 +134,7 @@ class Stream:
         """
         keying = Keying(self._key(name, key), self._order(name, order_by), initial)
         _check_callables(name, function, *(() if result is None else (result,)))
-        gives = _as_arrow(schema)
+        gives = as_arrow(schema)
         missing = [column for column in keying.columns if column not in gives.names]
         if missing:
             raise TraitError(f"aggregate {name!r}", f"its schema lacks the key columns {missing}")
@@ -161,7 +161,7 @@ class Stream:
         from fries.runtime.lookup import Lookup
 
         keys = _listed(on)
-        found = Lookup(_as_table(table), keys, how, None if to is None else _listed(to))
+        found = Lookup(as_table(table), keys, how, None if to is None else _listed(to))
         keying = Keying(self._key(name, keys)) if shuffle else None
         gives = found.schema(self.schema)
         spec = OperatorSpec(
@@ -213,7 +213,7 @@ class Stream:
     ) -> Stream:
         _check_callables(name, function)
         style = _style(name, batch)
-        declared = _as_arrow(schema)
+        declared = as_arrow(schema)
         if declared is None and kind is Kind.MAP and style is not Style.ROW:
             declared = _inferred(name, function, style, self.schema)
         gives = declared or self.schema
@@ -252,12 +252,8 @@ class Stream:
         return listed
 
 
-def as_arrow_or_none(schema: Schema | None) -> pa.Schema | None:
-    """A schema, however it was given."""
-    return None if schema is None else _as_arrow(schema)
-
-
-def _as_arrow(schema: Any) -> Any:  # noqa: ANN401
+def as_arrow(schema: Any) -> Any:  # noqa: ANN401
+    """A schema of Arrow, however it was given; none stays none."""
     if schema is None or isinstance(schema, pa.Schema):
         return schema
     from fries.spark.schemas import arrow_schema
@@ -265,7 +261,7 @@ def _as_arrow(schema: Any) -> Any:  # noqa: ANN401
     return arrow_schema(schema)
 
 
-def _as_table(table: DataFrame | pa.Table) -> pa.Table:
+def as_table(table: DataFrame | pa.Table) -> pa.Table:
     """A static table in memory, in one piece, with the types of a stream."""
     if isinstance(table, pa.Table):
         return table

@@ -99,9 +99,6 @@ def test_the_stages_of_the_papers_flows(
 ) -> None:
     flow = laid(graph()).flow
     assert [sorted(names) for names in staged(flow)] == [sorted(names) for names in stages]
-    for number, names in enumerate(stages):
-        assert {flow.stage_of(name) for name in names} == {number}
-    assert flow.stage_of("output") == len(stages)
 
 
 def test_a_stage_with_only_lookups_needs_no_key_groups() -> None:
@@ -199,7 +196,9 @@ FLOWS = graphs(parallel=False, broadcast=False, unique=False).map(laid)
 @given(FLOWS)
 @settings(deadline=None)
 def test_a_stage_number_is_the_longest_way_in_exchanges(made: Laid) -> None:
-    numbers = {spec.name: made.flow.stage_of(spec.name) for spec in made.operators}
+    numbers = {
+        spec.name: stage.number for stage in made.flow.stages for spec in stage.spec.operators
+    }
     assert numbers == {name: longest(made, name) for name in numbers}
 
 

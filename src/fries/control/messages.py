@@ -34,7 +34,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shipment(msgspec.Struct, frozen=True, tag=True):
-    """The new functions of a change, pickled; comes before the change is prepared.
+    """Announces the new functions of a change; comes before the change is prepared.
 
     ``bit`` stands for the change in the epoch mask of rows while it is in transition.
     """

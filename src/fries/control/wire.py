@@ -20,7 +20,7 @@ import numpy as np
 from fries.errors import AuthenticationError, WireError
 
 MAX_FRAME: Final = 1 << 31
-"""Bytes in one frame at the most: models are shipped whole. More is a bug or an attack."""
+"""Bytes in one frame at the most: a flow's first functions are one. More is a bug or an attack."""
 MAX_GREETING: Final = 256
 """Bytes in one frame before the peer has proved itself: a stranger cannot make us allocate."""
 RECEIVE_BYTES: Final = 1 << 18
