@@ -174,7 +174,7 @@ def test_a_flow_without_keys_is_one_stage() -> None:
 
 def test_columns_of_an_edge_are_those_of_its_source() -> None:
     made = laid(w5())
-    for edge in made.flow.edges:
+    for edge in made.edges:
         whose = edge.target if edge.source == OUTSIDE else edge.source
         assert made.flow.schemas[edge.number] == columns(whose)
 
@@ -230,7 +230,7 @@ def test_every_edge_begins_once_and_ends_once(made: Laid) -> None:
             assert (edge in stage.incoming) == (first < stage.number <= last)
             assert (edge in stage.leaving) == (first <= stage.number < last)
             assert (edge in stage.spec.edges) == (first <= stage.number <= last)
-    assert set(made.flow.edges) == set(made.edges)
+    assert {edge for stage in made.flow.stages for edge in stage.spec.edges} == set(made.edges)
 
 
 @given(FLOWS)
