@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -183,10 +184,11 @@ class Flow:
         (The ``naive`` scheduler, which is there for comparison, does mix versions.)
         ``timeout`` is for the workers to load the functions; if one cannot, nothing changes.
         """
+        requested = time.time()
         engine = self._running
         plan = self.plan(updates, scheduler)
         made = {name: self._revision(name, update) for name, update in updates.items()}
-        return engine.reconfigure(plan, made, timeout)
+        return engine.reconfigure(plan, made, timeout, requested)
 
     def audit(self) -> Verdict:
         """Check what has been recorded: that every change was all or nothing for every tuple."""
@@ -215,9 +217,13 @@ class Flow:
         if name not in self._operators:
             raise UpdateRefusedError(name, "it is an output, and has no function to replace")
         old = self._operators[name].function
-        if isinstance(old, Lookup) and not callable(function):
-            function = old.with_table(as_table(function))
-        return Revision(function, given.migrate, as_arrow(given.schema), given.result)
+        try:
+            if isinstance(old, Lookup) and not callable(function):
+                function = old.with_table(as_table(function))
+            schema = as_arrow(given.schema)
+        except Exception as error:  # of Fries, of Arrow, or of Spark's parser
+            raise UpdateRefusedError(name, f"its table or schema is of no use: {error}") from error
+        return Revision(function, given.migrate, schema, given.result)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from fries.errors import TraitError
+from fries.runtime.functions import accepts
 from fries.runtime.spec import Function, Keying, Kind, OperatorSpec, Style
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class Stream:
             initial,
             tuple(migrations),
         )
-        _check_callables(name, function, *(step for step in migrations if step is not None))
+        _check_callables(name, 2, function)
+        _check_callables(name, 1, *(step for step in migrations if step is not None))
         gives = as_arrow(schema) or self.schema
         spec = OperatorSpec(
             name, Kind.PROCESS, gives, function, takes=self.schema, keying=keying, many=many
@@ -133,7 +135,8 @@ class Stream:
         ``result(state)`` makes the columns beside the key, a dict; without it the state is it.
         """
         keying = Keying(self._key(name, key), self._order(name, order_by), initial)
-        _check_callables(name, function, *(() if result is None else (result,)))
+        _check_callables(name, 2, function)
+        _check_callables(name, 1, *(() if result is None else (result,)))
         gives = as_arrow(schema)
         missing = [column for column in keying.columns if column not in gives.names]
         if missing:
@@ -211,7 +214,7 @@ class Stream:
         batch: BatchStyle | None,
         branches: int = 1,
     ) -> Stream:
-        _check_callables(name, function)
+        _check_callables(name, 1, function)
         style = _style(name, batch)
         declared = as_arrow(schema)
         if declared is None and kind is Kind.MAP and style is not Style.ROW:
@@ -282,10 +285,15 @@ def _style(name: str, batch: str | None) -> Style:
         ) from None
 
 
-def _check_callables(name: str, *functions: object) -> None:
+def _check_callables(name: str, arguments: int, *functions: object) -> None:
     for function in functions:
         if not callable(function):
             raise TraitError(f"operator {name!r}", f"{function!r} cannot be called")
+        if not accepts(function, arguments):
+            raise TraitError(
+                f"operator {name!r}",
+                f"{function!r} must take {arguments} argument{'s' * (arguments > 1)}",
+            )
 
 
 def _listed(columns: Columns) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
-from fries.runtime.functions import make_call
+from fries.runtime.functions import accepts, make_call
 from fries.runtime.lookup import Lookup
-from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, Style
+from fries.runtime.spec import ARGUMENTS, EdgeSpec, Function, Kind, OperatorSpec, Style
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +55,7 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     for what, function in functions.items():
         if not callable(function):
             raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")
+    _check_arguments(spec, update)
     if update.migrate is not None and spec.kind not in (Kind.PROCESS, Kind.AGGREGATE):
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no state to migrate")
     if update.result is not None and spec.kind is not Kind.AGGREGATE:
@@ -66,6 +67,19 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     schema = spec.schema if update.schema is None else update.schema
     result = update.result or spec.result
     return replace(spec, function=update.function, schema=schema, result=result)
+
+
+def _check_arguments(spec: OperatorSpec, update: Revision) -> None:
+    """Refuse functions that cannot be called as they will be."""
+    expected = {"function": (update.function, ARGUMENTS.get(spec.kind, 1))}
+    for what, function in (("migrate", update.migrate), ("result", update.result)):
+        if function is not None:
+            expected[what] = (function, 1)
+    for what, (function, count) in expected.items():
+        if not accepts(function, count):
+            raise UpdateRefusedError(
+                spec.name, f"its {what} must take {count} argument{'s' * (count > 1)}"
+            )
 
 
 def _check_schema(spec: OperatorSpec, schema: pa.Schema) -> None:

@@ -621,3 +621,16 @@ def test_nobody_waits_for_a_controller_that_was_stopped(server: ControlServer, j
     assert (held.phase, held.reason) == (Phase.ABORTED, "the flow was stopped")
     with pytest.raises(WireError, match="does not run"):
         server.request(order("MC"))
+
+
+def test_between_batches_what_is_committed_is_done(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    client.begin(1, 0, 0)
+    change = server.request(order("FM"))
+    server.rest()
+    assert not change.over, "a task runs"
+    client.ended(Ended(1, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    server.rest()
+    assert change.over
+    assert client.begin(2, 0, 0) == Go((1,), ())

@@ -98,7 +98,12 @@ def test_types_are_cast_to_what_was_declared() -> None:
     ("kind", "style", "function", "problem"),
     [
         (Kind.MAP, Style.ROW, lambda row: {"m": 1}, r"returned the columns \['m'\], declared are"),
-        (Kind.MAP, Style.ROW, lambda row: {"n": "text"}, "Arrow"),
+        (
+            Kind.MAP,
+            Style.ROW,
+            lambda row: {"n": "text" if row["n"] == 3 else 1},
+            "returned 'text' for the column 'n' of type int64",
+        ),
         (Kind.MAP, Style.ROW, lambda row: 7, "must return rows as dicts, not 7"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.slice(1), "returned 3 rows for 4"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.rename_columns(["m"]), "lacks the columns"),
@@ -128,3 +133,25 @@ def test_a_failure_names_the_row_and_shows_the_traceback() -> None:
         failing(BATCH)
     assert caught.value.row == "{'n': 3}"
     assert "ZeroDivisionError: integer division" in caught.value.story
+
+
+def test_rows_that_a_function_changes_later_are_kept_as_they_were() -> None:
+    reused: dict[str, Any] = {}
+    grown: list[int] = []
+
+    def reuse(row: dict[str, Any]) -> dict[str, Any]:
+        grown.append(row["n"])
+        reused.update(n=row["n"], all=grown)
+        return reused
+
+    def each_twice(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for copy in range(2):
+            reused.update(n=row["n"] * 10 + copy)
+            yield reused
+
+    schema = pa.schema([("n", pa.int64()), ("all", pa.list_(pa.int64()))])
+    made = call(Kind.MAP, Style.ROW, reuse, schema).batch.to_pylist()
+    assert [row["n"] for row in made] == [1, 2, 3, 4]
+    assert [row["all"] for row in made] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    many = call(Kind.FLAT_MAP, Style.ROW, each_twice, schema).batch.to_pylist()
+    assert [row["n"] for row in many] == [10, 11, 20, 21, 30, 31, 40, 41]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.window import Window
 
-from fries.errors import AbortedError, UpdateRefusedError
+from fries.errors import AbortedError, TraitError, UpdateRefusedError
 from fries.flow import Flow
 from fries.updates import Update
 from tests.spark.streams import PATIENCE, FileStream, start, stop, until
@@ -239,6 +239,35 @@ def test_a_query_that_waits_for_rows_can_be_changed(
     until(lambda: stream.done(flow), flow)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert {row["version"] for row in rows} == {1}
+
+
+def test_a_query_without_rows_can_be_changed_again_and_again(
+    spark: SparkSession, flow: Flow, tmp_path: Path
+) -> None:
+    """Though components overlap: between two batches nothing is in transition."""
+    stream = FileStream(spark, tmp_path / "in", PAYMENTS)
+    stream.add(payments(0, 50))
+    source = flow.source("payments", stream.frame)
+    fm = source.process("FM", recent_5, key="user", initial=[], order_by="id", schema=SCORED)
+    start(flow, flow.output(fm.filter("F", lambda row: True)), tmp_path)
+    until(lambda: stream.done(flow), flow)
+    query = flow.query
+    assert query is not None
+    until(lambda: not query.status["isTriggerActive"], flow)
+    first = flow.reconfigure({"F": lambda row: row["id"] != 60})
+    assert first.wait(PATIENCE)
+    second = flow.reconfigure({"FM": Update(recent_10, migrate=widen), "F": lambda row: True})
+    assert first.state == "done"
+    assert second.wait(PATIENCE)
+    with pytest.raises(TraitError, match="its query is running; stop it first"):
+        flow.start(spark.readStream.format("rate").load().writeStream)
+    with pytest.raises(UpdateRefusedError, match="its table or schema is of no use"):
+        flow.reconfigure({"FM": Update(recent_5, schema="id lnog")})
+    stream.add(payments(50, 50))
+    until(lambda: stream.done(flow), flow)
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {row["version"] for row in rows if row["id"] >= 50} == {1}
+    assert len(rows) == 100
 
 
 class Needs:

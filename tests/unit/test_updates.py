@@ -104,7 +104,9 @@ def test_an_update_may_bring_columns_a_migration_and_a_result() -> None:
         ),
         (LOOKUP, Revision(names([1]), migrate=abs), "a lookup has no state to migrate"),
         (operator(Kind.FILTER), Revision(same, result=abs), "a filter has no result function"),
-        (operator(Kind.PROCESS), Revision(same, result=abs), "a process has no result function"),
+        (operator(Kind.PROCESS), Revision(max, result=abs), "a process has no result function"),
+        (operator(Kind.PROCESS), Revision(same), "its function must take 2 arguments"),
+        (operator(Kind.MAP), Revision(lambda a, b: a), "its function must take 1 argument"),
         (
             operator(Kind.AGGREGATE, max, WIDE),
             Revision(max, schema=schema(x=pa.int64())),

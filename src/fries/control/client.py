@@ -37,7 +37,7 @@ from fries.control.messages import (
 )
 from fries.control.wire import MAX_GREETING, Proof, Unframer, frame, room
 from fries.errors import WireError
-from fries.protocol.messages import Switched
+from fries.protocol.messages import Commit, Switched
 from fries.protocol.worker import (
     Drop,
     Load,
@@ -263,6 +263,8 @@ class ControlClient:
             case Go():
                 self._go = message
                 self._state.notify_all()
+            case Commit(change) if change in self._failed:
+                pass  # its first task will say why it cannot begin
             case _:
                 self._handle(Received(message))
 
@@ -355,8 +357,8 @@ def _connect(
     except OSError as error:
         host, port = address
         raise WireError(
-            f"the controller at {host}:{port} cannot be reached ({error}); workers must be able "
-            "to connect to spark.driver.host"
+            f"the controller at {host}:{port} cannot be reached ({error}); the flow was stopped, "
+            "or this worker cannot connect to spark.driver.host"
         ) from error
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

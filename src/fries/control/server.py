@@ -130,6 +130,10 @@ class ControlServer:
         """
         self._ask(self._forget_batch)
 
+    def rest(self) -> None:
+        """No batch runs: what is committed is done, and the next batch begins with it."""
+        self._ask(lambda: None if any(self._running.values()) else self._drain())
+
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""
         answer: Future[Answer] = Future()

@@ -6,6 +6,8 @@ inherit the epoch and the transaction of their parent.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -62,12 +64,40 @@ def _each(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> list
     """Call a function on one row after the other; a failure names the row."""
     rows = batch.to_pylist()
     made: list[Any] = []
+    keep = keeper(spec)
     try:
         for row in rows:
-            made.append(function(row))  # noqa: PERF401 - its length says which row failed
+            made.append(keep(function(row)))  # noqa: PERF401 - its length says which row failed
     except Exception as error:
         raise failure(spec, error, rows[len(made)]) from error
     return made
+
+
+def keeper(spec: OperatorSpec) -> Callable[[Any], Any]:
+    """Keeps a returned row as it is now: its function may change it with the next one."""
+    nested = [field.name for field in spec.schema if pa.types.is_nested(field.type)]
+
+    def keep(row: Any) -> Any:  # noqa: ANN401
+        if not isinstance(row, dict):
+            return row
+        kept = dict(row)
+        for name in nested:
+            if name in kept:
+                kept[name] = copy.deepcopy(kept[name])
+        return kept
+
+    return keep
+
+
+def accepts(function: Function, count: int) -> bool:
+    """Whether a function can be called with so many arguments, as far as it tells."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some builtins do not tell
+        return True
+    return True
 
 
 def failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
@@ -115,7 +145,8 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
     def by_row(batch: pa.RecordBatch) -> Output:
         rows: list[Any] = []
         parents: list[int] = []
-        listed = _each(spec, lambda row: list(function(row)), batch)
+        keep = keeper(spec)
+        listed = _each(spec, lambda row: [keep(made) for made in function(row)], batch)
         for number, made in enumerate(listed):
             rows.extend(made)
             parents.extend([number] * len(made))
@@ -193,8 +224,24 @@ def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
                 raise OperatorError(
                     spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
                 )
-    column: Array = pa.array(values, type=field.type)
+    try:
+        column: Array = pa.array(values, type=field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise OperatorError(spec.name, _misfit(field, values, error)) from error
     return column
+
+
+def _misfit(field: Field, values: list[Any], error: Exception) -> str:
+    """Which value does not fit its column."""
+    for value in values:
+        try:
+            pa.array([value], type=field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as reason:
+            return (
+                f"it returned {shortened(value)} for the column {field.name!r} of type "
+                f"{field.type}: {reason}"
+            )
+    return f"its values for the column {field.name!r} do not fit: {error}"
 
 
 def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401

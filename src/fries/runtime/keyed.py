@@ -12,7 +12,7 @@ import pyarrow as pa
 from fries.errors import OperatorError
 from fries.runtime.arrow import take
 from fries.runtime.chunks import Chunk
-from fries.runtime.functions import Output, failure, from_rows, shortened
+from fries.runtime.functions import Output, failure, from_rows, keeper, shortened
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.runtime.state import Key, KeyGroup
 
@@ -45,6 +45,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
         rows = batch.to_pylist()
         made: list[Any] = []
         parents: list[int] = []
+        keep = keeper(spec)
         for number, (key, row) in enumerate(zip(keys_of(keying.columns, batch), rows, strict=True)):
             entry = group.get(key)
             try:
@@ -61,7 +62,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
             except Exception as error:
                 raise failure(spec, error, row) from error
             group.put(key, version, state)
-            made.extend(given)
+            made.extend(map(keep, given))
             parents.extend([number] * len(given))
         whole = len(made) == len(rows) and not spec.many
         return Output(batch_of(spec, made), None if whole else np.array(parents, dtype=np.int64))

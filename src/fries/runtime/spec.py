@@ -37,6 +37,10 @@ GROUPED = frozenset({Kind.PROCESS, Kind.AGGREGATE, Kind.JOIN})
 """Kinds that need all rows of a key at one place."""
 
 
+ARGUMENTS = {Kind.PROCESS: 2, Kind.AGGREGATE: 2}
+"""How many arguments functions take; one where nothing is said."""
+
+
 class Style(enum.Enum):
     """What a function takes: one row (a dict), or a whole batch."""
 

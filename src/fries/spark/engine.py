@@ -108,17 +108,23 @@ class Engine:
 
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query on the output, so that it can be restarted."""
+        if self.query is not None and self.query.isActive:
+            raise TraitError(
+                f"flow {self._flow.name!r}",
+                "its query is running; stop it first, or build another flow",
+            )
         self._server.cut()
         self._writer = writer
         self.query = writer.start()
         return self.query
 
     def reconfigure(
-        self, plan: Plan, updates: Mapping[str, Revision], timeout: float
+        self, plan: Plan, updates: Mapping[str, Revision], timeout: float, requested: float
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
         with self._changing:
-            requested = time.time()
+            if self._is_idle():
+                self._server.rest()
             new = self._checked(plan, updates)
             digests = {name: _digest(name, update) for name, update in updates.items()}
             if all(self._has(name, digest) for name, digest in digests.items()):
@@ -131,6 +137,11 @@ class Engine:
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
             return Reconfiguration(plan, change)
+
+    def _is_idle(self) -> bool:
+        """Whether our query is between two batches, or over."""
+        query = self.query
+        return query is not None and not (query.isActive and query.status["isTriggerActive"])
 
     def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:
         """The new versions, which must fit whether or not an undecided change comes first."""
