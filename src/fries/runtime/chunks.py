@@ -13,8 +13,7 @@ from fries.runtime.arrow import Integers, concat_batches, take
 from fries.runtime.functions import Output
 
 TARGET_SECONDS: Final = 0.005
-"""How long one chunk should take: the price of a switch. Polling and slicing take 2 % of it, and
-shorter chunks (3 ms were tried) did not make the delay of changes measurably shorter."""
+"""How long one chunk should take: the price of a switch, beside which polling costs little."""
 HURRY: Final = 5
 """How much shorter chunks are while a commit is about to come: it is seen within a millisecond,
 and at other times chunks can be long enough to cost nothing."""
