@@ -634,3 +634,27 @@ def test_between_batches_what_is_committed_is_done(server: ControlServer, join: 
     server.rest()
     assert change.over
     assert client.begin(2, 0, 0) == Go((1,), ())
+
+
+def test_a_task_waits_for_a_change_that_takes_long_to_load(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long: the controller has answered, and the model is on its way into memory."""
+    client, _ = join()
+    client.begin(1, 0, 0)
+    change = server.request(order("FM"))
+    client.ended(Ended(1, 0, 0, {}))
+    assert change.wait(time.monotonic() + PATIENCE)
+    slow = FakeEngine()
+    with slow.loading:
+        late = ControlClient(server.address, SECRET, "fraud", slow)
+        monkeypatch.setattr("fries.control.client.CONNECT_SECONDS", 0.05)
+        answers: list[Go] = []
+        task = threading.Thread(target=lambda: answers.append(late.begin(1, 0, 1)))
+        task.start()
+        task.join(0.3)
+        assert task.is_alive()
+        assert not late.broken
+    task.join(PATIENCE)
+    assert answers == [Go((), (1,))]
+    late.close()

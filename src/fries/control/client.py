@@ -181,7 +181,8 @@ class ControlClient:
             try:
                 self._load(shipment)
             except BaseException as error:
-                raise WireError(f"change {number} cannot be loaded here: {error}") from error
+                story = traceback.format_exc()
+                raise WireError(f"change {number} cannot be loaded here:\n{story}") from error
             self._engine.switch(number)
             self._adopted.add(number)
 
@@ -204,6 +205,8 @@ class ControlClient:
         """
         while not condition():
             left = self._heard + CONNECT_SECONDS - time.monotonic()
+            if self._machine.loading:  # not the controller is slow: a model takes its time
+                left = CONNECT_SECONDS
             if left <= 0:
                 self._break("the controller does not answer")
             if self._broken:
