@@ -49,13 +49,7 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     """The operator as an update wants it; refused if it cannot be."""
     if spec.function is None:
         raise UpdateRefusedError(spec.name, "it has no function to replace")
-    functions: dict[str, object] = {"function": update.function}
-    functions |= {"migrate": update.migrate} if update.migrate is not None else {}
-    functions |= {"result": update.result} if update.result is not None else {}
-    for what, function in functions.items():
-        if not callable(function):
-            raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")
-    _check_arguments(spec, update)
+    _check_callables(spec, update)
     if update.migrate is not None and spec.kind not in (Kind.PROCESS, Kind.AGGREGATE):
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no state to migrate")
     if update.result is not None and spec.kind is not Kind.AGGREGATE:
@@ -69,13 +63,15 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     return replace(spec, function=update.function, schema=schema, result=result)
 
 
-def _check_arguments(spec: OperatorSpec, update: Revision) -> None:
+def _check_callables(spec: OperatorSpec, update: Revision) -> None:
     """Refuse functions that cannot be called as they will be."""
-    expected = {"function": (update.function, ARGUMENTS.get(spec.kind, 1))}
-    for what, function in (("migrate", update.migrate), ("result", update.result)):
-        if function is not None:
-            expected[what] = (function, 1)
-    for what, (function, count) in expected.items():
+    functions = [("function", update.function, ARGUMENTS.get(spec.kind, 1))]
+    functions += [("migrate", update.migrate, 1)] if update.migrate is not None else []
+    functions += [("result", update.result, 1)] if update.result is not None else []
+    for what, function, _ in functions:
+        if not callable(function):
+            raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")
+    for what, function, count in functions:
         if not accepts(function, count):
             raise UpdateRefusedError(
                 spec.name, f"its {what} must take {count} argument{'s' * (count > 1)}"

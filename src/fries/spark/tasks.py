@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -94,6 +94,15 @@ class Work:
             self.stage, self.gives, execution, host.configuration, host.client, audit, dumps
         )
 
+    def run(self, process: Callable[[Task], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        """A whole task: what was recorded counts only if all went well, a report is due anyway."""
+        task = self.task()
+        try:
+            yield from process(task)
+            task.keep_audit(self.session.audit)
+        finally:
+            task.report()
+
 
 def _batch(context: TaskContext) -> int:
     """Number of the micro-batch; a batch job has a negative number of its own."""
@@ -112,13 +121,9 @@ class SourceStage:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of a partition."""
-        task = self.work.task()
-        try:
-            for batch in batches:
-                yield from task.rows(self._by_edge(task, batch))
-            task.keep_audit(self.work.session.audit)
-        finally:
-            task.report()
+        yield from self.work.run(
+            lambda task: (made for rows in batches for made in task.rows(self._by_edge(task, rows)))
+        )
 
     def _by_edge(self, task: Task, rows: pa.RecordBatch) -> Iterator[tuple[int, Chunk]]:
         """The rows of each source, with its own columns."""
@@ -145,14 +150,10 @@ class ShuffledStage:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the rows of a partition."""
-        task = self.work.task()
-        try:
-            for batch in batches:
-                parts = ((edge, chunk) for edge, chunk, _ in self.takes.decode(batch))
-                yield from task.rows(parts)
-            task.keep_audit(self.work.session.audit)
-        finally:
-            task.report()
+        parts = (
+            ((edge, chunk) for edge, chunk, _ in self.takes.decode(batch)) for batch in batches
+        )
+        yield from self.work.run(lambda task: (made for part in parts for made in task.rows(part)))
 
 
 @dataclass(frozen=True)
@@ -167,13 +168,14 @@ class SortedStage:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the key groups of a partition."""
-        task = self.work.task()
-        try:
-            for operator, rows in groups(batches, OPERATOR, GROUP):
-                yield from task.group(operator, rows, self.takes, None)
-            task.keep_audit(self.work.session.audit)
-        finally:
-            task.report()
+        found = groups(batches, OPERATOR, GROUP)
+        yield from self.work.run(
+            lambda task: (
+                made
+                for operator, rows in found
+                for made in task.group(operator, rows, self.takes, None)
+            )
+        )
 
 
 @dataclass(frozen=True)
