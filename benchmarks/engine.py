@@ -17,13 +17,14 @@ from rich.table import Table
 
 from benchmarks.delays import Delay, delays
 from benchmarks.engine_plot import plot
+from benchmarks.memory import Memory, memory
 from benchmarks.model import Swap, swap
 from benchmarks.spark import session
 from benchmarks.states import TOTALS, Size, state_size
 from benchmarks.throughput import SIZES, Rate, keyed, stateless
 
 OUT: Final = Path("out")
-PARTS: Final = ("throughput", "states", "model", "delays")
+PARTS: Final = ("throughput", "states", "memory", "model", "delays")
 
 
 def main() -> None:
@@ -47,6 +48,10 @@ def main() -> None:
         sizes = [state_size(spark, keys) for keys in TOTALS]
         record["states"] = [asdict(size) for size in sizes]
         console.print(_sizes_table(sizes))
+    if "memory" in chosen:
+        peaks = memory(spark)
+        record["memory"] = [asdict(peak) for peak in peaks]
+        console.print(_memory_table(peaks))
     if "model" in chosen:
         swapped = swap(spark)
         record["model"] = asdict(swapped)
@@ -85,6 +90,13 @@ def _sizes_table(sizes: list[Size]) -> Table:
         ratio = size.batch_seconds / sizes[0].batch_seconds
         cells = f"{size.keys:,}", f"{size.touched:,}", f"{size.batch_seconds:.2f}", f"{ratio:.2f}"
         table.add_row(*cells)
+    return table
+
+
+def _memory_table(peaks: list[Memory]) -> Table:
+    table = Table("flow", "rows", "peak of a worker, MB", title="memory")
+    for peak in peaks:
+        table.add_row(peak.flow, f"{peak.rows:,}", f"{peak.peak_mb:,.0f}")
     return table
 
 
