@@ -251,9 +251,6 @@ def test_a_query_without_rows_can_be_changed_again_and_again(
     fm = source.process("FM", recent_5, key="user", initial=[], order_by="id", schema=SCORED)
     start(flow, flow.output(fm.filter("F", lambda row: True)), tmp_path)
     until(lambda: stream.done(flow), flow)
-    query = flow.query
-    assert query is not None
-    until(lambda: not query.status["isTriggerActive"], flow)
     first = flow.reconfigure({"F": lambda row: row["id"] != 60})
     assert first.wait(PATIENCE)
     second = flow.reconfigure({"FM": Update(recent_10, migrate=widen), "F": lambda row: True})

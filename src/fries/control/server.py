@@ -130,9 +130,18 @@ class ControlServer:
         """
         self._ask(self._forget_batch)
 
-    def rest(self) -> None:
-        """No batch runs: what is committed is done, and the next batch begins with it."""
-        self._ask(lambda: None if any(self._running.values()) else self._drain())
+    def rest(self, finished: float) -> None:
+        """Batches up to a number are finished: if that is all, what is committed is done.
+
+        The next batch begins with it. That no task runs would prove nothing: so it is between two
+        stages of a batch, too.
+        """
+
+        def drain() -> None:
+            if self._batch is None or self._batch <= finished:
+                self._drain()
+
+        self._ask(drain)
 
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""

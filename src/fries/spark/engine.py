@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import pickle
 import sys
@@ -123,8 +124,8 @@ class Engine:
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
         with self._changing:
-            if self._is_idle():
-                self._server.rest()
+            if self.query is not None:
+                self._server.rest(_finished(self.query))
             new = self._checked(plan, updates)
             digests = {name: _digest(name, update) for name, update in updates.items()}
             if all(self._has(name, digest) for name, digest in digests.items()):
@@ -137,11 +138,6 @@ class Engine:
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
             return Reconfiguration(plan, change)
-
-    def _is_idle(self) -> bool:
-        """Whether our query is between two batches, or over."""
-        query = self.query
-        return query is not None and not (query.isActive and query.status["isTriggerActive"])
 
     def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:
         """The new versions, which must fit whether or not an undecided change comes first."""
@@ -274,6 +270,20 @@ class Engine:
             if (edge.source, edge.target) in entered
             or (edge.target in heads and edge.target in self._flow.sources)
         )
+
+
+def _finished(query: StreamingQuery) -> float:
+    """Number of the newest micro-batch that Spark has committed; all of them if the query is over.
+
+    Spark reports idle time, too, under the number of the batch that will come.
+    """
+    if not query.isActive:
+        return math.inf
+    progress = query.lastProgress
+    if progress is None:
+        return -1
+    ran = "addBatch" in progress["durationMs"]
+    return int(progress["batchId"]) - (0 if ran else 1)
 
 
 def _stages(flow: Definition) -> PhysicalFlow:
