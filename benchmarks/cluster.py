@@ -9,27 +9,27 @@ found and killed one by one::
         ...
         kill(cluster.executors()[0])
 
-Every daemon leads a session of the operating system, and all that it starts stays in it: that is
-how everything is found, and how nothing is left behind.
+Whatever happens to the process that made it, nothing of a cluster is left behind.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import pyspark
 from pyspark.sql import SparkSession
+
+from benchmarks.processes import Guard
 
 PATIENCE: Final = 60.0
 """Seconds until a daemon must be up: a busy machine takes a few."""
@@ -43,27 +43,19 @@ PYTHON: Final = "pyspark.daemon"
 """What the command line of a Python worker contains, and that of the daemon that forks them."""
 
 
-class Process(NamedTuple):
-    """A process as the operating system sees it."""
-
-    pid: int
-    parent: int
-    session: int
-    command: str
-
-
 class Cluster:
     """A master and some workers, each with one executor for an application."""
 
     def __init__(self, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         self._workers, self._cores, self._memory = workers, cores, memory
-        self._daemons: list[subprocess.Popen[bytes]] = []
         self._folder = Path()
+        self._names = itertools.count()
         self.master = ""
         """Where applications find it: ``spark://host:port``."""
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="fries-cluster-"))
+        self.guard = Guard()
         try:
             log = self._start("master", MASTER, "--host", LOOPBACK, "--port", "0")
             self.master = _found(log, r"Starting Spark master at (spark://\S+)")
@@ -82,14 +74,13 @@ class Cluster:
     ) -> None:
         self._clean_up()
 
-    def add_worker(self) -> int:
-        """Start one more worker daemon, and wait until the master knows it; its pid."""
-        name = f"worker-{len(self._daemons)}"
+    def add_worker(self) -> None:
+        """Start one more worker daemon, and wait until the master knows it."""
+        name = f"worker-{next(self._names)}"
         place = ("--host", LOOPBACK, "--work-dir", str(self._folder / name))
         size = ("--cores", str(self._cores), "--memory", self._memory)
         log = self._start(name, WORKER, *place, *size, self.master)
         _found(log, "(Successfully registered)")
-        return self._daemons[-1].pid
 
     @property
     def settings(self) -> dict[str, str]:
@@ -113,45 +104,25 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """Pids of the executors, oldest first."""
-        return [process.pid for process in self._processes() if EXECUTOR in process.command]
+        return [process.pid for process in self.guard.below() if EXECUTOR in process.command]
 
     def python_workers(self, executor: int | None = None) -> list[int]:
         """Pids of the Python workers below one executor, or below all."""
-        processes = self._processes()
+        processes = self.guard.below()
         pythons = [process for process in processes if PYTHON in process.command]
         below = [executor] if executor is not None else self.executors()
         daemons = {process.pid for process in pythons if process.parent in below}
         return [process.pid for process in pythons if process.parent in daemons]
 
-    def _processes(self) -> list[Process]:
-        sessions = {daemon.pid for daemon in self._daemons}
-        return [process for process in processes() if process.session in sessions]
-
     def _start(self, name: str, main: str, *arguments: str) -> Path:
-        """Start a daemon that leads a session; its log."""
+        """Start a daemon; its log."""
         log = self._folder / f"{name}.log"
         java = (str(SPARK / "bin" / "spark-class"), main, "--webui-port", "0", *arguments)
-        with log.open("wb") as output:
-            daemon = subprocess.Popen(
-                java,
-                env={**os.environ, **environment()},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._daemons.append(daemon)
+        self.guard.start(java, log, environment())
         return log
 
     def _clean_up(self) -> None:
-        for process in self._processes():
-            kill(process.pid)
-        for daemon in self._daemons:
-            daemon.wait()
-        while left := self._processes():  # a daemon may have started one in this moment
-            for process in left:
-                kill(process.pid)
-            time.sleep(0.01)
+        self.guard.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -170,27 +141,6 @@ def configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> Sp
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder
-
-
-def kill(pid: int) -> None:
-    """End a process at once, wherever it is; one that is gone is fine."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def processes() -> Iterator[Process]:
-    """All processes of the machine that still run, in the order of their pids."""
-    for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        try:
-            status = Path(f"/proc/{pid}/stat").read_text()
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-        state, parent, _, session = status.rpartition(")")[2].split()[:4]
-        if state != "Z":
-            yield Process(pid, int(parent), int(session), command.replace(b"\0", b" ").decode())
 
 
 def _found(log: Path, pattern: str) -> str:
