@@ -133,7 +133,10 @@ def payments(seed: int, batches: int, rows: int) -> list[list[Row]]:
         "merchant": random.integers(MERCHANTS, size=count),
         "amount": random.integers(1_000, size=count),
     }
-    every: list[Row] = pa.table(columns).to_pylist()
+    every = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*(column.tolist() for column in columns.values()), strict=True)
+    ]
     return [every[start : start + rows] for start in range(0, count, rows)]
 
 
