@@ -44,7 +44,11 @@ PYTHON: Final = "pyspark.daemon"
 
 
 class Cluster:
-    """A master and some workers, each with one executor for an application."""
+    """A master and some workers, each with one executor for an application.
+
+    Each worker has a loopback address of its own, for Spark treats executors on one host
+    differently: it starts no speculative copies there, for instance.
+    """
 
     def __init__(self, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
         self._workers, self._cores, self._memory = workers, cores, memory
@@ -57,7 +61,7 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="fries-cluster-"))
         self.guard = Guard()
         try:
-            log = self._start("master", MASTER, "--host", LOOPBACK, "--port", "0")
+            log = self._start("master", LOOPBACK, MASTER, "--port", "0")
             self.master = _found(log, r"Starting Spark master at (spark://\S+)")
             for _ in range(self._workers):
                 self.add_worker()
@@ -76,10 +80,11 @@ class Cluster:
 
     def add_worker(self) -> None:
         """Start one more worker daemon, and wait until the master knows it."""
-        name = f"worker-{next(self._names)}"
-        place = ("--host", LOOPBACK, "--work-dir", str(self._folder / name))
+        number = next(self._names)
+        name, host = f"worker-{number}", f"127.0.0.{number + 2}"
         size = ("--cores", str(self._cores), "--memory", self._memory)
-        log = self._start(name, WORKER, *place, *size, self.master)
+        place = ("--work-dir", str(self._folder / name), self.master)
+        log = self._start(name, host, WORKER, *size, *place)
         _found(log, "(Successfully registered)")
 
     @property
@@ -114,11 +119,11 @@ class Cluster:
         daemons = {process.pid for process in pythons if process.parent in below}
         return [process.pid for process in pythons if process.parent in daemons]
 
-    def _start(self, name: str, main: str, *arguments: str) -> Path:
+    def _start(self, name: str, host: str, main: str, *arguments: str) -> Path:
         """Start a daemon; its log."""
         log = self._folder / f"{name}.log"
-        java = (str(SPARK / "bin" / "spark-class"), main, "--webui-port", "0", *arguments)
-        self.guard.start(java, log, environment())
+        java = (str(SPARK / "bin" / "spark-class"), main, "--host", host, "--webui-port", "0")
+        self.guard.start([*java, *arguments], log, {**environment(), "SPARK_LOCAL_IP": host})
         return log
 
     def _clean_up(self) -> None:
