@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 def trial(
-    cluster: Cluster, folder: Path, *schedulers: str, **settings: str
+    cluster: Cluster, folder: Path, *schedulers: str, settings: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """What a driver process with some settings of Spark says."""
-    names = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
     path = folder / "settings.json"
-    path.write_text(json.dumps({**cluster.settings, **names}))
+    path.write_text(json.dumps({**cluster.settings, **(settings or {})}))
     done = subprocess.run(
         [
             *(sys.executable, "-m", "benchmarks.cluster_trial"),
@@ -47,6 +46,11 @@ def trial(
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def launched(cluster: Cluster) -> int:
+    """How many executors there have been so far."""
+    return len(list(cluster.logs.glob("worker-*/app-*/*/stderr")))
+
+
 def test_every_scheduler_changes_a_flow_on_two_executors(cluster: Cluster, tmp_path: Path) -> None:
     schedulers = ("fries", "fries_unpruned", "epoch", "multi_version", "mini_batch", "restart")
     found = trial(cluster, tmp_path, *schedulers)
@@ -59,9 +63,28 @@ def test_every_scheduler_changes_a_flow_on_two_executors(cluster: Cluster, tmp_p
 
 
 def test_without_reuse_of_python_workers(cluster: Cluster, tmp_path: Path) -> None:
-    (one,) = trial(cluster, tmp_path, "fries", python_worker_reuse="false")
+    (one,) = trial(cluster, tmp_path, "fries", settings={"spark.python.worker.reuse": "false"})
     assert one["problems"] == []
     assert one["serializable"]
+
+
+def test_executors_join_late_and_leave(cluster: Cluster, tmp_path: Path) -> None:
+    """Dynamic allocation begins with one executor; the second one joins when tasks wait."""
+    settings = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.initialExecutors": "1",
+        "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.dynamicAllocation.executorIdleTimeout": "1s",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    }
+    before = launched(cluster)
+    (one,) = trial(cluster, tmp_path, "fries", settings=settings)
+    assert one["problems"] == []
+    assert one["serializable"]
+    assert launched(cluster) - before >= 2
 
 
 def test_nothing_is_left_behind() -> None:
