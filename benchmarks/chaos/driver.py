@@ -109,7 +109,7 @@ class Driver:
         if self._batch < self._scenario.changed_batch:
             return
         if self._due is None:
-            if self._count("FC") > self._taken["FC"]:
+            if self._count("FC") > self._taken["FC"] + self._scenario.rows // 4:
                 self._due = time.monotonic() + self._scenario.request_seconds
             return
         if time.monotonic() < self._due:

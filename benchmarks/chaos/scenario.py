@@ -99,8 +99,8 @@ class Scenario:
 
     @property
     def request_seconds(self) -> float:
-        """From the first news of that batch's rows in FC to the request."""
-        return float(self._random("request").uniform(0.0, 0.4))
+        """From the news that FC has done a quarter of that batch to the request."""
+        return float(self._random("request").uniform(0.0, 0.2))
 
     @property
     def kill_seconds(self) -> float:
