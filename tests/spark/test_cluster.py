@@ -6,8 +6,6 @@ Each trial is a driver process, because this one holds the local session of the 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,18 +30,15 @@ def trial(
     """What a driver process with some settings of Spark says."""
     path = folder / "settings.json"
     path.write_text(json.dumps({**cluster.settings, **(settings or {})}))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.cluster_trial"),
-            *("--settings", str(path), "--folder", str(folder), "--schedulers", *schedulers),
-        ],
-        env={**os.environ, **environment()},
-        capture_output=True,
-        text=True,
-        check=False,
+    log = folder / "trial.log"
+    command = (sys.executable, "-m", "benchmarks.cluster_trial", "--settings", str(path))
+    started = cluster.guard.start(
+        [*command, "--folder", str(folder), "--schedulers", *schedulers], log, environment()
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    status = started.wait()
+    lines = log.read_text(errors="replace").splitlines()
+    assert status == 0, "\n".join(lines[-40:])
+    return [json.loads(line) for line in lines if line.startswith('{"scheduler"')]
 
 
 def launched(cluster: Cluster) -> int:
