@@ -34,17 +34,16 @@ def trial(
     given = workload.payments(0, batches, rows)
     workload.write_input(folder / "in", given)
     flow = Flow(f"trial-{scheduler}", audit=folder / "audit", groups=8)
-    frame = workload.build(flow, workload.stream(spark, folder / "in"), 0, ROW_SECONDS)
+    frame = workload.build(flow, workload.stream(spark, folder / "in"), ROW_SECONDS)
     writer = frame.writeStream.foreachBatch(
         lambda made, batch: workload.keep(made, folder / "out", batch)
     )
-    flow.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
+    query = flow.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
     _until(flow, lambda: _taken(flow) > rows)
     change = flow.reconfigure(workload.updates(1, ROW_SECONDS), scheduler)
     waited = change.wait(PATIENCE)
     _until(flow, lambda: (folder / "checkpoint" / "commits" / str(batches - 1)).exists())
-    assert flow.query is not None
-    flow.query.stop()
+    query.stop()
     verdict = flow.audit()
     pids = [int(name.split("/")[1]) for name in flow.workers]
     flow.stop()

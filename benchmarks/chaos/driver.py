@@ -14,24 +14,29 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.chaos import workload
-from benchmarks.chaos.scenario import Kind, Scenario, Teller, events
+from benchmarks.chaos.scenario import Kind, Moment, Scenario, Teller, events, killed
 from benchmarks.cluster import configured
 from fries.errors import AbortedError
 from fries.flow import Flow
+from fries.log.files import PARTIAL, LocalFiles
+from fries.log.records import Buffer
 from fries.reconfiguration import Reconfiguration
+from fries.spark.supervisor import SupervisedQuery, Supervision
 
 POLL_SECONDS: Final = 0.002
 """Between two looks at what has happened: moments last longer."""
 VERSION: Final = 1
 """To which the operators are changed."""
-RESTARTS: Final = 5
-"""After so many failures of the query the driver gives up."""
+SUPERVISION: Final = Supervision(restarts=5, pause=0.1)
 
 
 class Driver:
@@ -39,13 +44,13 @@ class Driver:
 
     def __init__(self, spark: SparkSession, folder: Path, scenario: Scenario) -> None:
         self._folder, self._scenario = folder, scenario
-        before = events(folder)
         self._tell = Teller(folder, scenario).tell
-        self._version = VERSION if any(e.kind is Kind.COMMITTED for e in before) else 0
-        life = sum(event.kind is Kind.STARTED for event in before)
+        self._version = 0
+        """That the flow began with."""
+        life = sum(event.kind is Kind.STARTED for event in events(folder))
         self.flow = Flow("chaos", audit=folder / f"audit-{life}", groups=8)
         rows = workload.stream(spark, folder / "in")
-        frame = workload.build(self.flow, rows, self._version, scenario.row_seconds)
+        frame = workload.build(self.flow, rows, scenario.row_seconds)
         writer = frame.writeStream.foreachBatch(self._write)
         self._writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
         self._change: Reconfiguration | None = None
@@ -58,19 +63,19 @@ class Driver:
         self._taken: dict[str, int] = {}
         """Rows that FC had taken when its batch began, and FM when the change was committed."""
         self._failures = 0
-        self._tell(Kind.STARTED, pid=os.getpid(), version=self._version)
 
     def run(self) -> None:
         """Until all input is processed."""
-        self.flow.start(self._writer)
+        query = self.flow.start(self._writer, SUPERVISION)
+        self._version = self.flow.versions["FC"]
+        self._tell(Kind.STARTED, pid=os.getpid(), version=self._version)
         while self._finished < self._scenario.batches - 1:
             time.sleep(POLL_SECONDS)
             self._see_commits()
-            self._see_failure()
+            self._see_failure(query)
             self._see_change()
             self._request_if_due()
-        assert self.flow.query is not None
-        self.flow.query.stop()
+        query.stop()
         verdict = self.flow.audit()
         clean = verdict.atomic and verdict.serializable
         self._tell(Kind.AUDIT, clean=clean, verdict=str(verdict))
@@ -90,17 +95,13 @@ class Driver:
             self._finished += 1
             self._tell(Kind.FINISHED_BATCH, batch=self._finished)
 
-    def _see_failure(self) -> None:
-        """A query that has failed is started again: Spark replays its batch."""
-        assert self.flow.query is not None
-        error = self.flow.query.exception()
-        if error is None:
-            return
-        self._failures += 1
-        self._tell(Kind.FAILED, reason=str(error))
-        if self._failures > RESTARTS:
-            raise error
-        self.flow.start(self._writer)
+    def _see_failure(self, query: SupervisedQuery) -> None:
+        """A query that has failed is started again by its supervisor, unless it is given up."""
+        for reason in query.failures[self._failures :]:
+            self._failures += 1
+            self._tell(Kind.FAILED, reason=reason)
+        if not query.isActive:
+            query.awaitTermination()
 
     def _request_if_due(self) -> None:
         """While FC, where rows enter the changed part, is at work on the batch of the change."""
@@ -159,6 +160,25 @@ class Driver:
             self._tell(kind, batch=self._batch)
 
 
+@contextmanager
+def torn_log(folder: Path, scenario: Scenario) -> Iterator[None]:
+    """The log stops in the middle of a record until the kill has happened, if that is the moment."""
+    tell, write = Teller(folder, scenario).tell, LocalFiles.write
+
+    def torn(files: LocalFiles, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
+        if name == scenario.torn_record and not killed(folder):
+            whole = b"".join(parts)
+            Path(files.place, f"{name}.torn{PARTIAL}").write_bytes(whole[: len(whole) // 2])
+            tell(Kind.LOGGING)
+        write(files, name, parts, replace)
+
+    if scenario.moment is not Moment.LOG_WRITE:
+        yield
+        return
+    with patch.object(LocalFiles, "write", torn):
+        yield
+
+
 def main() -> None:
     """Run a driver on what its arguments say."""
     parser = argparse.ArgumentParser()
@@ -167,7 +187,9 @@ def main() -> None:
     spark = configured(SparkSession.builder, settings).getOrCreate()
     for line in sys.stdin:
         folder = Path(line.strip())
-        Driver(spark, folder, Scenario.read(folder)).run()
+        scenario = Scenario.read(folder)
+        with torn_log(folder, scenario):
+            Driver(spark, folder, scenario).run()
     spark.stop()
 
 

@@ -36,6 +36,7 @@ class Moment(StrEnum):
     BETWEEN_STAGES = "between stages"
     AFTER_SWITCH = "after the switch"
     BEFORE_BATCH_COMMIT = "before Spark's batch commit"
+    LOG_WRITE = "during log writing"
 
 
 class Kind(StrEnum):
@@ -56,6 +57,8 @@ class Kind(StrEnum):
     REQUESTED = "requested"
     PREPARING = "preparing"
     COMMITTED = "committed"
+    LOGGING = "logging"
+    """The log has half of a record, which the seed chooses."""
     SWITCHED = "switched"
     DONE = "done"
     ABORTED = "aborted"
@@ -75,9 +78,10 @@ TRIGGERS: Final = {
     Moment.BETWEEN_STAGES: Kind.STAGE,
     Moment.AFTER_SWITCH: Kind.SWITCHED,
     Moment.BEFORE_BATCH_COMMIT: Kind.WRITTEN,
+    Moment.LOG_WRITE: Kind.LOGGING,
 }
 """The event that begins a moment."""
-HELD: Final = (Kind.REQUESTING, Kind.WRITTEN)
+HELD: Final = (Kind.REQUESTING, Kind.WRITTEN, Kind.LOGGING)
 """Events in whose moment the driver can stay until the kill has happened."""
 
 
@@ -89,8 +93,8 @@ class Scenario:
     victim: Victim
     moment: Moment
     scheduler: str = "fries"
-    batches: int = 4
-    rows: int = 800
+    batches: int = 3
+    rows: int = 600
     """In each micro-batch."""
     row_seconds: float = 0.002
     """What an operator takes for a row: a batch lasts long enough to be hit."""
@@ -112,6 +116,11 @@ class Scenario:
     def load_seconds(self) -> float:
         """How long a worker takes to load the new version."""
         return 0.5 if self.moment is Moment.BEFORE_COMMIT else 0.0
+
+    @property
+    def torn_record(self) -> str:
+        """The record in whose middle the log stops, if that is the moment."""
+        return str(self._random("log").choice(["00000001.intent", "00000001.commit"]))
 
     def choose(self, pids: list[int]) -> int:
         """A victim."""
