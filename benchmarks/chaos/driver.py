@@ -162,7 +162,7 @@ class Driver:
 
 @contextmanager
 def torn_log(folder: Path, scenario: Scenario) -> Iterator[None]:
-    """The log stops in the middle of a record until the kill has happened, if that is the moment."""
+    """If that is the moment: the log stops in the middle of a record until the kill."""
     tell, write = Teller(folder, scenario).tell, LocalFiles.write
 
     def torn(files: LocalFiles, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
