@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency demo clean
+.PHONY: help setup test check java bench-core bench-engine consistency chaos soak demo clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -41,6 +41,12 @@ bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Sp
 
 consistency: $(STAMP) java  ## every scheduler over 100,000 audited tuples on a local Spark
 	$(BIN)/python -m benchmarks.consistency
+
+chaos: $(STAMP) java  ## kill workers, executors and drivers on a local cluster, 210 times (an hour or two)
+	$(BIN)/python -m benchmarks.chaos
+
+soak: $(STAMP) java  ## an hour of changes: memory, threads and files must not grow
+	$(BIN)/python -m benchmarks.soak
 
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py
