@@ -38,7 +38,7 @@ def raw(record: Founded | Committed | Ended) -> bytes:
 
 def test_a_record_comes_back_with_its_payload_in_parts() -> None:
     numbers = np.arange(6, dtype=np.float64).reshape(2, 3)
-    payload = (b"functions", memoryview(numbers), memoryview(b""), memoryview(b"xyz")[1:])
+    payload = (b"functions", numbers.data, memoryview(b""), memoryview(b"xyz")[1:])
     data = b"".join(bytes(part) for part in encode(intent(7, "F", "G"), payload))
     record, parts = decode(data)
     assert record == intent(7, "F", "G")
