@@ -29,6 +29,7 @@ class MemoryFiles:
         """By kind, what is raised although the file is there afterwards."""
         self.gates: dict[str, threading.Event] = {}
         """By kind, what a write waits for."""
+        self._held: set[str] = set()
         self._more = threading.Condition()
 
     def names(self) -> list[str]:
@@ -43,6 +44,9 @@ class MemoryFiles:
         """Write a file, if no fault is injected."""
         kind = name.partition(".")[2]
         if kind in self.gates:
+            with self._more:
+                self._held.add(name)
+                self._more.notify_all()
             assert self.gates[kind].wait(PATIENCE)
         if kind in self.faults:
             raise self.faults[kind]
@@ -59,6 +63,15 @@ class MemoryFiles:
         """Wait until a file was written."""
         with self._more:
             assert self._more.wait_for(lambda: name in self.contents, PATIENCE)
+
+    def held(self, name: str) -> bool:
+        """Whether somebody has tried to write a file that must wait."""
+        return name in self._held
+
+    def wait_until_held(self, name: str) -> None:
+        """Wait until somebody tries to write a file that must wait."""
+        with self._more:
+            assert self._more.wait_for(lambda: name in self._held, PATIENCE)
 
 
 def intent(number: int, *targets: str, residue: bytes = b"left") -> Intent:
@@ -85,3 +98,9 @@ def commit(log: Log, number: int, payload: Sequence[Buffer] = (b"functions",)) -
     """A change from its request to its commit."""
     log.intend(intent(number), payload)
     log.commit(number, number)
+
+
+def hold(files: MemoryFiles, kind: str) -> threading.Event:
+    """Let records of a kind wait until the event is set."""
+    files.gates[kind] = threading.Event()
+    return files.gates[kind]

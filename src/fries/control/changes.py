@@ -102,9 +102,12 @@ class Change:
                 self._moved.wait(left)
             return reached()
 
-    def abandon(self) -> None:
-        """The controller stops: nobody waits for it any more."""
-        if self.phase in (Phase.QUEUED, Phase.PREPARING):
+    def abandon(self, decided: bool) -> None:
+        """The controller stops: nobody waits for it any more.
+
+        If the log may have its commit, it is not aborted: the next driver will tell.
+        """
+        if self.phase in (Phase.QUEUED, Phase.PREPARING) and not decided:
             self.move(Phase.ABORTED, "the flow was stopped")
         with self._moved:
             self._abandoned = True

@@ -274,8 +274,13 @@ class ControlServer:
         server.close()
         for peer in self._peers.values():
             peer.close()
+        decided = {
+            active.number
+            for active in self._controller.changes
+            if active.decision in (Decision.ASKED, Decision.MADE)
+        }
         for change in self._changes.values():
-            change.abandon()
+            change.abandon(change.number in decided)
         if self._ledger is not None:
             self._ledger.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -357,7 +362,7 @@ class ControlServer:
             if name in change.switched:
                 _, last = change.memory.get(name, (0, 0))
                 grown = change.grown(name, memory)
-                if grown > LEAK_BYTES > grown - (memory - last):
+                if grown > LEAK_BYTES >= grown - (memory - last):
                     _logger.warning(
                         "since change %d of %s, worker %s uses %d MB more; does it keep its rows?",
                         change.number,
