@@ -75,5 +75,3 @@ def batch(client: ControlClient, number: int) -> Go:
     go = client.begin(number, 0, 0)
     client.ended(Ended(number, 0, 0, {}))
     return go
-
-

@@ -278,12 +278,37 @@ def test_after_a_revocation_the_next_change_is_prepared() -> None:
     assert said[:2] == [Record(1, Phase.ROLLED_BACK, "it raised"), Record(2, Phase.PREPARING)]
 
 
-def test_only_what_is_in_transition_can_be_revoked() -> None:
+@pytest.mark.parametrize("made", [False, True])
+def test_a_change_that_the_log_may_have_is_rolled_back(made: bool) -> None:
+    """It was built on one that is taken back: the log must say that it did not happen."""
+    run = asked(HELD)
+    if made:
+        run.tell(Decided(1))
+    assert run.tell(Revoked(1, "it raised")) == [Record(1, Phase.ROLLED_BACK, "it raised")]
+
+
+def test_the_answer_of_the_log_may_come_after_the_revocation() -> None:
+    run = asked()
+    run.tell(Revoked(1, "it raised"))
+    before = run.state
+    for late in (Decided(1), Decided(1, "disk full")):
+        assert run.tell(late) == []
+        assert run.state == before
+
+
+def test_a_change_that_waits_is_aborted_by_its_revocation() -> None:
+    run = Run(*TEAM, DURABLE, CHANGE)
+    assert run.tell(Revoked(2, "it raised")) == [Record(2, Phase.ABORTED, "it raised")]
+    assert run.tell(Revoked(1, "it raised")) == [Record(1, Phase.ABORTED, "it raised")]
+    assert run.state == Controller(workers=TEAM, last=2)
+
+
+def test_only_what_is_under_way_can_be_revoked() -> None:
     run = Run(*TEAM)
-    with pytest.raises(ProtocolError, match="change 1 is not in transition"):
+    with pytest.raises(ProtocolError, match="change 1 is not under way"):
         run.tell(Revoked(1, "never requested"))
     run.tell(TAGGED, *prepared(), Decided(1), Drained(1))
-    with pytest.raises(ProtocolError, match="change 1 is not in transition"):
+    with pytest.raises(ProtocolError, match="change 1 is not under way"):
         run.tell(Revoked(1, "part of the base"))
 
 
@@ -319,6 +344,8 @@ class Witness:
             case Record(change, Phase.ABORTED):
                 assert change not in self.asked or change in self.failed, "aborted too late"
                 assert change not in self.safe
+            case Record(change, Phase.ROLLED_BACK):
+                assert change in self.asked, "nothing to take back"
 
     def pending(self) -> list[int]:
         """What the log is writing."""
@@ -352,7 +379,7 @@ def event_of(witness: Witness, step: str, worker: str, number: int) -> Controlle
         "expire": (True, Expired(number)),
         "release": (True, Released(number)),
         "drain": (committed, Drained(number)),
-        "revoke": (committed, Revoked(number, "it raised")),
+        "revoke": (change is not None, Revoked(number, "it raised")),
     }
     allowed, event = possible[step]
     return event if allowed else None

@@ -75,6 +75,11 @@ class Change:
         return self.phase in (Phase.DONE, Phase.ABORTED, Phase.ROLLED_BACK)
 
     @property
+    def taken_back(self) -> bool:
+        """Whether it never happened, or no longer has."""
+        return self.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
+
+    @property
     def delay(self) -> float | None:
         """Seconds from the request until no target used its old version, as far as known."""
         if self.settled is None:

@@ -203,17 +203,17 @@ class ControlServer:
     def revoke(self, first: int, reason: str) -> bool:
         """Take a change and all later ones back, with the batch in which they took effect.
 
-        The query must have stopped. ``False`` if a batch with the change is committed: then it
-        has happened. Workers have made it part of what they begin with, so they begin anew.
+        Those that wait are taken back, too: they were built on it. The query must have stopped.
+        ``False`` if a batch with the change is committed: then it has happened. Workers have made it part of what they begin with, so they begin anew.
         """
         return self._ask(lambda: self._revoke(first, reason))
 
     def _revoke(self, first: int, reason: str) -> bool:
-        happened = Phase.COMMITTED, Phase.DONE
-        later = [c for c in self._changes.values() if c.number >= first and c.phase in happened]
-        if any(change.since <= self._finished for change in later):
+        later = [c for c in self._changes.values() if c.number >= first and not c.taken_back]
+        happened = [c for c in later if c.phase in (Phase.COMMITTED, Phase.DONE)]
+        if not happened or any(change.since <= self._finished for change in happened):
             return False
-        for change in later:
+        for change in reversed(later):  # so that none of those that wait begins meanwhile
             if self._controller.change(change.number) is not None:
                 self._drive(Revoked(change.number, reason))
             else:
@@ -221,7 +221,7 @@ class ControlServer:
                 self._moved(change.number, Phase.ROLLED_BACK, reason)
         for peer in self._peers.values():
             peer.close()
-        return bool(later)
+        return True
 
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""
