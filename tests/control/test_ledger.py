@@ -51,7 +51,7 @@ def test_the_log_has_the_intent_before_the_commit_and_the_end_last(site: Site) -
 
 
 def test_a_change_for_the_boundary_is_logged_before_the_boundary_comes(site: Site) -> None:
-    client, engine = site.join()
+    client, _ = site.join()
     client.begin(0, 0, 0)
     change = site.server.request(order("FM", at_boundary=True))
     assert change.wait_ready(time.monotonic() + PATIENCE)

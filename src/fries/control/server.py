@@ -204,7 +204,8 @@ class ControlServer:
         """Take a change and all later ones back, with the batch in which they took effect.
 
         Those that wait are taken back, too: they were built on it. The query must have stopped.
-        ``False`` if a batch with the change is committed: then it has happened. Workers have made it part of what they begin with, so they begin anew.
+        ``False`` if a batch with the change is committed: then it has happened. Workers have made
+        it part of what they begin with, so they begin anew.
         """
         return self._ask(lambda: self._revoke(first, reason))
 
