@@ -10,9 +10,9 @@ import pytest
 
 from fries.control.changes import Change
 from fries.control.client import ControlClient
-from fries.control.messages import Cut, Ended, Failed, Go
+from fries.control.messages import Ended, Failed, Go
 from fries.control.wire import LARGE_BYTES
-from fries.errors import LogError, OperatorError, WireError
+from fries.errors import LogError, OperatorError
 from fries.log.log import Log
 from fries.protocol.controller import Phase
 from tests.control.sites import Site, batch, model
@@ -280,12 +280,3 @@ def test_a_worker_that_needs_much_more_memory_since_a_change_is_told_of_once(
         f"since change 1 of FM, worker {client.name} uses 257 MB more; does it keep its rows?"
     )
     assert change.memory == {client.name: (100 << 20, 500 << 20)}
-
-
-def test_an_end_that_must_be_noted_and_cannot_be_told_fails_the_task(site: Site) -> None:
-    client, _ = site.join()
-    client.begin(0, 0, 0)
-    site.server.stop()
-    until(lambda: client.broken, client)
-    with pytest.raises(WireError, match=r"connection is gone|no configuration"):
-        client.ended(Ended(0, 0, 0, {}, cuts=(Cut(5, 1),)))
