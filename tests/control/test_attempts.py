@@ -10,8 +10,10 @@ from fries.control.attempts import Attempts, Place, Repetition
 from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import WireError
+from fries.protocol.controller import Phase
 from tests.control.sites import Site
 from tests.control.test_control import order, until
+from tests.files import hold
 
 HERE = Place(batch=3, execution=0, stage=1, partition=2)
 CUTS = (Cut(10, 2), Cut(25, 3))
@@ -134,6 +136,28 @@ def test_actions_on_one_batch_do_not_repeat_each_other(site: Site) -> None:
     assert client.begin(0, 0, 0, 12) == Go((), (1,))
     client.ended(Ended(0, 0, 0, {}, 12))
     assert client.begin(0, 0, 0, 11) == Go((), (1,), (), (Cut(10, 1),))
+
+
+def test_a_commit_right_behind_the_answer_may_take_effect_before_the_first_row(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer does not name it, so a task must look for itself what it begins with."""
+    client, engine = site.join()
+    gate = hold(site.files, "commit")
+    change = site.server.request(order("FM"))
+    site.files.wait_until_held("00000001.commit")
+    take, looking = client._take_arrived, threading.Event()
+    monkeypatch.setattr(client, "_take_arrived", lambda: looking.is_set() and take())
+    answers: list[Go] = []
+    task = threading.Thread(target=lambda: answers.append(client.begin(0, 0, 0)))
+    task.start()
+    until(lambda: site.server._running.get(client.name) == 1)
+    gate.set()
+    until(lambda: change.phase is Phase.COMMITTED)
+    looking.set()
+    task.join()
+    until(lambda: ("switch", 1) in engine.told, client)
+    assert answers == [Go((), ())]
 
 
 # Who waits
