@@ -254,6 +254,17 @@ def test_a_function_that_does_not_return_is_told_of_until_it_does(
     until(calm)
 
 
+def test_a_worker_that_is_gone_is_not_stuck(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fries.control.client.STUCK_SECONDS", 0.01)
+    client, _ = site.join()
+    client.begin(0, 0, 0)
+    client.calling("FM", 3)
+    until(lambda: client.name in site.server.stuck)
+    client.close()
+    until(lambda: site.server.workers == ())
+    assert site.server.stuck == {}
+
+
 def weigh(client: ControlClient, change: Change, memory: list[int], megabytes: int) -> None:
     """A worker tells how much memory it uses."""
     memory[0] = megabytes << 20

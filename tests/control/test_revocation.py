@@ -143,6 +143,19 @@ def test_later_changes_go_with_it_and_earlier_ones_stay(site: Site) -> None:
     until(lambda: happened(site.files) == [1])
 
 
+def test_a_driver_that_dies_in_the_middle_leaves_no_change_without_those_it_was_built_on(
+    site: Site,
+) -> None:
+    """The log hears of the newest first: whatever is left of them is a beginning."""
+    client = running(site, 5)
+    for _ in range(3):
+        site.change(client)
+    assert site.server.revoke(1, "it raised")
+    site.server.stop()
+    ends = [name for name, _ in site.files.written if name.endswith(".end")]
+    assert ends == ["00000003.end", "00000002.end", "00000001.end"]
+
+
 def test_later_changes_that_wait_are_taken_back_too(site: Site) -> None:
     """They were built on it: their migrations expect its states."""
     client = running(site, 5)

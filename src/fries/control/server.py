@@ -308,8 +308,9 @@ class ControlServer:
             writer.close()
             if name is not None and peer is not None and self._peers.get(name) is peer:
                 peer.close()
-                del self._peers[name]
                 self._running.pop(name, None)
+                self.stuck.pop(name, None)
+                del self._peers[name]
                 self._drive(Left(name))
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
