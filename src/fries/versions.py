@@ -44,8 +44,10 @@ class Applied:
                     "Update(..., migrate=..., inverse=...)",
                 )
             assert old.function is not None
-            schema = None if old.schema.equals(self.specs[name].schema) else old.schema
-            made[name] = Revision(old.function, inverse, schema, old.result, migrate)
+            new = self.specs[name]
+            schema = None if old.schema.equals(new.schema) else old.schema
+            result = old.result if new.result is None else old.result or _as_it_is
+            made[name] = Revision(old.function, inverse, schema, result, migrate)
         return made
 
 
@@ -102,13 +104,19 @@ class Versions:
     def find(self, number: int) -> Applied | None:
         """A change by its number, while one of its versions is the newest."""
         known = (*self._waiting, *self._last.values())
-        return next((applied for applied in known if applied.change.number == number), None)
+        found = (applied for applied in known if applied.change.number == number)
+        return next((one for one in found if not one.change.taken_back), None)
 
     def _settle(self, applied: Applied) -> None:
         if applied.change.phase is Phase.DONE:
             self._specs.update(applied.specs)
             self._digests.update(applied.digests)
             self._last.update(dict.fromkeys(applied.specs, applied))
+
+
+def _as_it_is(state: object) -> object:
+    """What an aggregate without a result function makes of a state."""
+    return state
 
 
 def _is_settled(change: Change, finished: float) -> bool:

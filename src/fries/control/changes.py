@@ -77,6 +77,11 @@ class Change:
         return self.phase in (Phase.DONE, Phase.ABORTED, Phase.ROLLED_BACK)
 
     @property
+    def taken_back(self) -> bool:
+        """Whether it never happened, or no longer has."""
+        return self.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
+
+    @property
     def delay(self) -> float | None:
         """Seconds from the request until no target used its old version, as far as known."""
         if self.settled is None:
@@ -104,9 +109,12 @@ class Change:
                 self._moved.wait(left)
             return reached()
 
-    def abandon(self) -> None:
-        """The controller stops: nobody waits for it any more."""
-        if self.phase in (Phase.QUEUED, Phase.PREPARING):
+    def abandon(self, decided: bool) -> None:
+        """The controller stops: nobody waits for it any more.
+
+        If the log may have its commit, it is not aborted: the next driver will tell.
+        """
+        if self.phase in (Phase.QUEUED, Phase.PREPARING) and not decided:
             self.move(Phase.ABORTED, "the flow was stopped")
         with self._moved:
             self._abandoned = True

@@ -35,8 +35,8 @@ class Ledger:
         def write() -> None:
             try:
                 self._log.intend(intent, payload)
-            except FriesError as error:
-                self._unwritten[number] = str(error)
+            except Exception as error:  # whatever it is, the change cannot be committed
+                self._unwritten[number] = str(error) or repr(error)
 
         self._pool.submit(write)
 
@@ -44,7 +44,7 @@ class Ledger:
         """Write a commit; the callback gets nothing, or what went wrong."""
 
         def write() -> str:
-            problem = self._unwritten.pop(number, "")
+            problem = self._unwritten.get(number, "")
             if not problem:
                 try:
                     self._log.commit(number, since)
@@ -55,9 +55,17 @@ class Ledger:
         self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
 
     def end(self, change: Change) -> None:
-        """A change is over; that the log lacks it would do no harm."""
+        """A change is over; that the log lacks it would do no harm.
+
+        Where its intent could not be written, its number may be another driver's.
+        """
         record = Ended(change.number, time.time(), change.phase.value, change.reason, change.delay)
-        self._pool.submit(self._calmly, lambda: self._log.end(record))
+
+        def write() -> None:
+            if not self._unwritten.pop(record.number, ""):
+                self._log.end(record)
+
+        self._pool.submit(self._calmly, write)
 
     def shrink(self, number: int, order: Order) -> None:
         """The functions of a change are of no more use."""

@@ -206,17 +206,18 @@ class ControlServer:
     def revoke(self, first: int, reason: str) -> bool:
         """Take a change and all later ones back, with the batch in which they took effect.
 
-        The query must have stopped. ``False`` if a batch with the change is committed: then it
-        has happened. Workers have made it part of what they begin with, so they begin anew.
+        Those that wait are taken back, too: they were built on it. The query must have stopped.
+        ``False`` if a batch with the change is committed: then it has happened. Workers have made
+        it part of what they begin with, so they begin anew.
         """
         return self._ask(lambda: self._revoke(first, reason))
 
     def _revoke(self, first: int, reason: str) -> bool:
-        happened = Phase.COMMITTED, Phase.DONE
-        later = [c for c in self._changes.values() if c.number >= first and c.phase in happened]
-        if any(change.since <= self._finished for change in later):
+        later = [c for c in self._changes.values() if c.number >= first and not c.taken_back]
+        happened = [c for c in later if c.phase in (Phase.COMMITTED, Phase.DONE)]
+        if not happened or any(change.since <= self._finished for change in happened):
             return False
-        for change in later:
+        for change in reversed(later):  # so that none of those that wait begins meanwhile
             if self._controller.change(change.number) is not None:
                 self._drive(Revoked(change.number, reason))
             else:
@@ -224,7 +225,7 @@ class ControlServer:
                 self._moved(change.number, Phase.ROLLED_BACK, reason)
         for peer in self._peers.values():
             peer.close()
-        return bool(later)
+        return True
 
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""
@@ -277,8 +278,13 @@ class ControlServer:
         server.close()
         for peer in self._peers.values():
             peer.close()
+        decided = {
+            active.number
+            for active in self._controller.changes
+            if active.decision in (Decision.ASKED, Decision.MADE)
+        }
         for change in self._changes.values():
-            change.abandon()
+            change.abandon(change.number in decided)
         if self._ledger is not None:
             self._ledger.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -305,9 +311,10 @@ class ControlServer:
             writer.close()
             if name is not None and peer is not None and self._peers.get(name) is peer:
                 peer.close()
-                del self._peers[name]
                 self._base.leave(name)
                 self._running.pop(name, None)
+                self.stuck.pop(name, None)
+                del self._peers[name]
                 self._drive(Left(name))
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -362,7 +369,7 @@ class ControlServer:
             if name in change.switched:
                 _, last = change.memory.get(name, (0, 0))
                 grown = change.grown(name, memory)
-                if grown > LEAK_BYTES > grown - (memory - last):
+                if grown > LEAK_BYTES >= grown - (memory - last):
                     _logger.warning(
                         "since change %d of %s, worker %s uses %d MB more; does it keep its rows?",
                         change.number,

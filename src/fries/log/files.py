@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,7 +65,7 @@ class LocalFiles:
     def write(self, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
         """Write a file, whole or not at all."""
         path = self._folder / name
-        partial = path.with_name(f"{name}.{os.getpid()}{PARTIAL}")
+        partial = path.with_name(f"{name}.{secrets.token_hex(8)}{PARTIAL}")  # nobody else's
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:

@@ -43,14 +43,31 @@ class Logged:
     """Its pickled functions and what they hold; nothing if others have replaced them."""
     commit: Committed | None = None
     end: Ended | None = None
-    damage: str = ""
-    """Why its intent or commit cannot be read, if so."""
+    damage: dict[str, str] = field(default_factory=dict)
+    """By kind of record, why it cannot be read, if so."""
 
     @property
     def happened(self) -> bool:
         """Whether it was committed and not taken back."""
-        back = self.end is not None and self.end.phase == "rolled back"
-        return self.commit is not None and not back
+        return self.commit is not None and not self.ended_as("aborted", "rolled back")
+
+    def ended_as(self, *phases: str) -> bool:
+        """Whether its end is known to be one of these."""
+        return self.end is not None and self.end.phase in phases
+
+    def loss(self, newest: int) -> str:
+        """What of a change that happened was lost, if something was.
+
+        What a crash has cut short is the newest; anything else was damaged afterwards.
+        """
+        if self.commit is not None and self.intent is None:
+            return self.damage.get("intent", f"the intent of change {self.number} is missing")
+        if self.commit is None and self.ended_as("done"):
+            return self.damage.get("commit", f"the commit of change {self.number} is missing")
+        if self.number < newest:
+            torn = "" if self.ended_as("aborted", "rolled back") else self.damage.get("commit", "")
+            return torn or self.damage.get("flow", "")
+        return ""
 
 
 class Log:
@@ -62,11 +79,13 @@ class Log:
         """What happened before, oldest first; forgotten with :meth:`forget`."""
         self.last = 0
         """The highest number that was ever used."""
+        self._torn: list[Logged] = []
         founded = self._read()
         if founded is None:
             self._write(0, "flow", Founded(shape, time.time()), replace=True)
             return
         check_fits(founded.shape, shape, files.place)
+        self._mend(founded)
         replaces = self.last if replace_functions else founded.replaces
         if replace_functions:
             self._write(replaces, "flow", Founded(shape, time.time(), replaces), replace=True)
@@ -118,11 +137,13 @@ class Log:
             try:
                 record, payload = decode(self._files.read(name))
             except LogError as error:
-                logged.damage = f"{name}: {error}" if match[2] != "end" else ""
+                logged.damage[match[2]] = f"{name}: {error}"
                 continue
             match record:
                 case Founded():
                     founded = record
+                    for older in found.values():
+                        older.damage.pop("flow", None)
                 case Intent():
                     logged.intent, logged.payload = record, tuple(payload)
                 case Committed():
@@ -132,15 +153,22 @@ class Log:
         known = [logged for _, logged in sorted(found.items())]
         self._refuse_damage(known, founded)
         self.changes = [logged for logged in known if logged.intent is not None]
+        self._torn = [logged for logged in known if logged.damage]
         return founded
 
     def _refuse_damage(self, known: list[Logged], founded: Founded | None) -> None:
-        """What a crash has cut short is the newest; anything else was damaged afterwards."""
         newest = max((logged.number for logged in known if logged.commit is not None), default=0)
         for logged in known:
-            lacks = logged.commit is not None and logged.intent is None
-            if lacks or (logged.damage and 0 < logged.number < newest):
-                story = logged.damage or f"the intent of change {logged.number} is missing"
+            if story := logged.loss(newest):
                 raise LogError(f"the log in {self._files.place} is damaged ({story}); restore it")
         if founded is None and newest:
             raise LogError(f"the log in {self._files.place} has changes of an unknown flow")
+
+    def _mend(self, founded: Founded) -> None:
+        """Make sure that what a crash has cut short does not look like damage later."""
+        for logged in self._torn:
+            if "commit" in logged.damage and logged.end is None:
+                story = f"a crash has cut it short ({logged.damage['commit']})"
+                self.end(Ended(logged.number, time.time(), "aborted", story))
+            if "flow" in logged.damage:
+                self._write(logged.number, "flow", founded, replace=True)

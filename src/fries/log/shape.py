@@ -42,9 +42,9 @@ def check_fits(logged: Shape, now: Shape, place: str) -> None:
 def _differences(logged: Shape, now: Shape) -> Iterator[str]:
     if logged.groups != now.groups:
         yield f"it had {logged.groups} key groups, now {now.groups}"
-    for name in logged.operators.keys() - now.operators.keys():
+    for name in sorted(logged.operators.keys() - now.operators.keys()):
         yield f"operator {name!r} is missing"
-    for name in now.operators.keys() - logged.operators.keys():
+    for name in sorted(now.operators.keys() - logged.operators.keys()):
         yield f"operator {name!r} is new"
     for name in sorted(logged.operators.keys() & now.operators.keys()):
         old, new = logged.operators[name], now.operators[name]

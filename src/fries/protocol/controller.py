@@ -169,7 +169,10 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The batch in which a committed change took effect is thrown away, and the change with it."""
+    """The batch in which a committed change took effect is thrown away, and the change with it.
+
+    Or a change that waits was built on such a one.
+    """
 
     change: int
     reason: str
@@ -420,6 +423,8 @@ class _Turn:
 
     def _decided(self, number: int, problem: str) -> None:
         change = self.state.change(number)
+        if change is None and 0 < number <= self.state.last:
+            return  # it was revoked meanwhile
         if change is None or change.decision is not Decision.ASKED:
             raise ProtocolError("controller", f"nobody asked for a decision on change {number}")
         if problem:
@@ -430,9 +435,11 @@ class _Turn:
     def _revoked(self, number: int, reason: str) -> None:
         """Workers are not told: whoever revokes a change makes them begin anew."""
         change = self.state.change(number)
-        if change is None or change.phase is not Phase.COMMITTED:
-            raise ProtocolError("controller", f"change {number} is not in transition")
-        self._remove(change, Phase.ROLLED_BACK, reason)
+        if change is None:
+            raise ProtocolError("controller", f"change {number} is not under way")
+        logged = change.decision in (Decision.ASKED, Decision.MADE)
+        happened = logged or change.phase is Phase.COMMITTED
+        self._remove(change, Phase.ROLLED_BACK if happened else Phase.ABORTED, reason)
 
     def _awaiting(self, worker: str, number: int, phase: Phase) -> Change | None:
         """The change that an answer counts for; a late answer counts for nothing."""

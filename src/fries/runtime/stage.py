@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
@@ -92,12 +92,16 @@ class Stage:
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
         self._rows = 0
-        """Rows that have been pushed through."""
+        """Rows that have been pushed through; of a join, its halves and its pairs."""
         self._stamping = configuration.stamping(self._inner)
         self.cuts: list[Cut] = []
         """Where rows began to be stamped for a change."""
         self._ahead: list[Cut] = []
         """In a repetition: where that must happen again."""
+
+    def begin_with(self, committed: Iterable[int]) -> None:
+        """What the controller thinks that the first row gets; anything more must be noted."""
+        self._stamping = self._stamping.intersection(committed)
 
     def repeat(self, cuts: Sequence[Cut]) -> None:
         """Switch where this task had switched before, and nowhere else."""
@@ -138,6 +142,7 @@ class Stage:
         with self._blaming(0):
             pairs = join(operator, *halves)
         taken = sum(map(len, halves))
+        self._rows += taken  # so that a cut between halves and pairs is like no other
         self._control.count(operator.name, taken, len(pairs), time.perf_counter() - began)
         yield from self._paced(pairs, partial(self._onward, operator))
 

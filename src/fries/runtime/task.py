@@ -91,9 +91,10 @@ class Task:
         self._began = 0
         """Transactions that began here."""
         self._stage = Stage(stage.spec, configuration, channel, audit, self.fresh)
-        if go.cuts and not ordered:
+        if any(cut.rows for cut in go.cuts) and not ordered:
             self.report(complete=False)
             raise ReplayError(stage.number, partition)
+        self._stage.begin_with(go.committed if go.pinned is None else go.pinned)
         self._stage.repeat(go.cuts)
 
     def fresh(self, rows: pa.RecordBatch) -> Chunk:

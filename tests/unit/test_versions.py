@@ -1,0 +1,292 @@
+"""What the driver knows about versions, and how it tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from fries.control.changes import Change, Order
+from fries.control.messages import Failed
+from fries.errors import UpdateRefusedError
+from fries.history import entry_of
+from fries.protocol.controller import Phase
+from fries.runtime.spec import Function, Keying, Kind, OperatorSpec
+from fries.updates import Revision, revised
+from fries.versions import Applied, Versions
+
+ROWS = pa.schema({"k": pa.int64()})
+WIDER = pa.schema({"k": pa.int64(), "n": pa.int64()})
+
+
+def original(row: object) -> object:
+    return row
+
+
+def updated(row: object) -> object:
+    return row
+
+
+def fold(state: object, row: object) -> object:
+    return (state, row)
+
+
+def migrate(state: object) -> object:
+    return state
+
+
+def inverse(state: object) -> object:
+    return state
+
+
+def result(state: object) -> object:
+    return state
+
+
+F = OperatorSpec("F", Kind.PROCESS, ROWS, original, keying=Keying(("k",)))
+G = OperatorSpec("G", Kind.MAP, ROWS, original)
+H = OperatorSpec("H", Kind.PASS, ROWS)
+
+
+def named(spec: OperatorSpec, number: int) -> OperatorSpec:
+    """A version that can be told from others."""
+    return replace(spec, branches=number)
+
+
+def applied(
+    number: int,
+    *specs: OperatorSpec,
+    phase: Phase = Phase.PREPARING,
+    since: int = 0,
+    before: Mapping[str, OperatorSpec] | None = None,
+    migrations: Mapping[str, Function | None] | None = None,
+    inverses: Mapping[str, Function | None] | None = None,
+) -> Applied:
+    """A change that brings some versions; its digests are its number."""
+    names = tuple(spec.name for spec in specs)
+    change = Change(number, Order(names, b"", frozenset()))
+    change.phase, change.since = phase, since
+    olds = {F.name: F, G.name: G}
+    return Applied(
+        change,
+        {spec.name: spec for spec in specs},
+        before or {name: olds[name] for name in names},
+        migrations or {},
+        inverses or {},
+        dict.fromkeys(names, b"%d" % number),
+    )
+
+
+def numbers(versions: Versions, finished: float = 0, decided_only: bool = False) -> dict[str, int]:
+    current = versions.current(finished, decided_only)
+    return {name: spec.branches for name, spec in current.items()}
+
+
+# Current versions
+
+
+def test_a_flow_begins_with_its_own_versions() -> None:
+    versions = Versions((F, G, H))
+    assert versions.current(-1) == {"F": F, "G": G, "H": H}
+    assert list(versions.current(-1)) == ["F", "G", "H"], "in topological order"
+    assert not versions.undecided
+    assert versions.newest("F") is None
+    assert versions.find(1) is None
+    assert not versions.has("F", b"1")
+
+
+@pytest.mark.parametrize(
+    ("phase", "usual", "decided"),
+    [
+        (Phase.QUEUED, 5, 1),
+        (Phase.PREPARING, 5, 1),
+        (Phase.COMMITTED, 5, 5),
+        (Phase.DONE, 5, 5),
+        (Phase.ABORTED, 1, 1),
+        (Phase.ROLLED_BACK, 1, 1),
+    ],
+)
+@pytest.mark.parametrize("finished", [-1, 7])
+def test_a_change_counts_from_its_request_until_it_is_taken_back(
+    phase: Phase, usual: int, decided: int, finished: int
+) -> None:
+    versions = Versions((F, G))
+    versions.add(applied(1, named(F, 5), phase=phase, since=3))
+    assert numbers(versions, finished, decided_only=True) == {"F": decided, "G": 1}
+    assert numbers(versions, finished) == {"F": usual, "G": 1}
+    assert versions.undecided is (phase in (Phase.QUEUED, Phase.PREPARING))
+
+
+def test_the_newest_of_several_changes_counts() -> None:
+    versions = Versions((F, G))
+    versions.add(applied(1, named(F, 2), named(G, 2), phase=Phase.DONE))
+    versions.add(applied(2, named(F, 3), phase=Phase.COMMITTED))
+    versions.add(applied(3, named(F, 4)))
+    assert numbers(versions) == {"F": 4, "G": 2}
+    assert numbers(versions, decided_only=True) == {"F": 3, "G": 2}
+
+
+def test_a_change_whose_batch_is_not_finished_can_still_be_rolled_back() -> None:
+    versions = Versions((F,))
+    one = applied(1, named(F, 2), phase=Phase.DONE, since=4)
+    versions.add(one)
+    assert numbers(versions, finished=3) == {"F": 2}
+    one.change.phase = Phase.ROLLED_BACK
+    assert numbers(versions, finished=3) == {"F": 1}
+    assert versions.newest("F") is None
+
+
+def test_a_change_whose_batch_is_finished_stays() -> None:
+    versions = Versions((F,))
+    one = applied(1, named(F, 2), phase=Phase.DONE, since=4)
+    versions.add(one)
+    assert numbers(versions, finished=4) == {"F": 2}
+    assert numbers(versions, finished=4, decided_only=True) == {"F": 2}
+    assert versions.newest("F") is one
+    assert versions.find(1) is one
+
+
+def test_changes_settle_in_their_order() -> None:
+    versions = Versions((F,))
+    first = applied(1, named(F, 2), phase=Phase.COMMITTED)
+    versions.add(first)
+    versions.add(applied(2, named(F, 3), phase=Phase.DONE))
+    assert numbers(versions) == {"F": 3}
+    first.change.phase = Phase.DONE
+    assert numbers(versions) == {"F": 3}, "the older one does not come back"
+
+
+# Whether an update is there already
+
+
+def test_an_update_is_known_again_by_its_digest() -> None:
+    versions = Versions((F, G))
+    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
+    assert versions.has("F", b"1")
+    assert not versions.has("F", b"2")
+    assert not versions.has("G", b"1")
+    versions.current(0)
+    assert versions.has("F", b"1"), "also when it has settled"
+
+
+def test_only_the_newest_update_counts_as_there() -> None:
+    versions = Versions((F,))
+    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
+    second = applied(2, named(F, 3))
+    versions.add(second)
+    assert versions.has("F", b"2")
+    assert not versions.has("F", b"1"), "to go back to it is a change"
+    second.change.phase = Phase.ABORTED
+    assert versions.has("F", b"1")
+
+
+# Which change brought a version
+
+
+def test_the_newest_change_of_an_operator() -> None:
+    versions = Versions((F, G))
+    first = applied(1, named(F, 2), named(G, 2), phase=Phase.DONE)
+    second = applied(2, named(F, 3), phase=Phase.DONE)
+    versions.add(first)
+    versions.add(second)
+    for finished in (-1, 0):
+        versions.current(finished)
+        assert versions.newest("F") is second
+        assert versions.newest("G") is first
+        assert versions.find(1) is first, "one of its versions is still the newest"
+        assert versions.find(2) is second
+
+
+def test_a_change_whose_versions_were_all_replaced_for_good_is_forgotten() -> None:
+    versions = Versions((F,))
+    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
+    versions.add(applied(2, named(F, 3), phase=Phase.DONE))
+    versions.current(0)
+    assert versions.find(1) is None
+
+
+@pytest.mark.parametrize("phase", [Phase.ABORTED, Phase.ROLLED_BACK])
+def test_a_change_that_was_taken_back_is_not_found(phase: Phase) -> None:
+    """There is nothing to undo."""
+    versions = Versions((F,))
+    versions.add(applied(1, named(F, 2), phase=phase))
+    assert versions.find(1) is None
+    assert versions.newest("F") is None
+
+
+# The way back
+
+
+def test_the_way_back_has_the_functions_from_before() -> None:
+    old = replace(F, kind=Kind.AGGREGATE, result=result)
+    change = applied(1, replace(old, function=updated), before={"F": old})
+    assert change.inverted() == {"F": Revision(original, None, None, result, None)}
+
+
+def test_an_aggregate_that_had_no_result_function_gives_its_states_again() -> None:
+    """An update without one would keep the new one."""
+    old = replace(F, kind=Kind.AGGREGATE, function=fold)
+    change = applied(1, replace(old, result=result), before={"F": old})
+    undone = revised(change.specs["F"], change.inverted()["F"])
+    assert undone.result is not None
+    assert undone.result({"n": 1}) == {"n": 1}
+
+
+def test_states_go_back_through_the_inverse_and_could_come_again() -> None:
+    change = applied(
+        1, replace(F, function=updated), migrations={"F": migrate}, inverses={"F": inverse}
+    )
+    assert change.inverted() == {"F": Revision(original, inverse, None, None, migrate)}
+
+
+def test_states_that_were_migrated_without_an_inverse_cannot_go_back() -> None:
+    change = applied(4, replace(F, function=updated), G, migrations={"F": migrate, "G": None})
+    with pytest.raises(UpdateRefusedError, match=r"change 4 migrated its states.*inverse=") as one:
+        change.inverted()
+    assert one.value.operator == "F"
+
+
+def test_columns_go_back_if_they_were_changed() -> None:
+    change = applied(1, replace(G, function=updated, schema=WIDER))
+    assert change.inverted() == {"G": Revision(original, None, ROWS)}
+
+
+# What people are told
+
+
+def changed(phase: Phase = Phase.DONE, note: str = "") -> Change:
+    order = Order(
+        ("F", "G"), b"", frozenset(), requested=1000.0, versions={"F": 2, "G": 1}, note=note
+    )
+    return Change(3, order, phase=phase)
+
+
+def test_an_entry_tells_a_change_on_one_line() -> None:
+    change = changed(note="for the audit")
+    change.settled = 1000.0125
+    entry = entry_of(change)
+    assert entry.time == datetime.fromtimestamp(1000.0, UTC)
+    assert (entry.number, entry.versions, entry.scheduler) == (3, {"F": 2, "G": 1}, "fries")
+    assert str(entry) == "3. 1970-01-01 00:16:40 F v2, G v1: done after 12.5 ms (for the audit)"
+
+
+def test_an_entry_of_a_change_without_a_delay_or_a_note() -> None:
+    assert str(entry_of(changed(Phase.QUEUED))) == "3. 1970-01-01 00:16:40 F v2, G v1: queued"
+
+
+def test_the_delay_of_an_earlier_life_is_told() -> None:
+    change = changed()
+    change.logged_delay = 0.5
+    assert entry_of(change).delay == 0.5
+
+
+def test_an_entry_tells_why_a_change_was_taken_back() -> None:
+    aborted = changed(Phase.ABORTED)
+    aborted.reason = "a: no"
+    assert (entry_of(aborted).state, entry_of(aborted).reason) == ("aborted", "a: no")
+    failed = changed()
+    failed.failed(Failed(5, "F", 3, "division by zero", "row", "story"))
+    assert (entry_of(failed).state, entry_of(failed).reason) == ("rolled back", "division by zero")
