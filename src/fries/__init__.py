@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fries.control.tls import Tls
     from fries.errors import FriesError
     from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
@@ -35,6 +36,7 @@ __all__ = [
     "Propagation",
     "Reconfiguration",
     "Stream",
+    "Tls",
     "Trace",
     "TraceBuilder",
     "Update",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "control.tls": ("Tls",),
     "errors": ("FriesError",),
     "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),

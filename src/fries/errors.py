@@ -21,6 +21,7 @@
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
      |    +-- AuthenticationError
+     |    +-- TlsError
      +-- OperatorError            a user's function failed on live rows
      +-- SimulationError          a simulation that cannot be set up or does not end
 
@@ -222,6 +223,10 @@ class WireError(FriesError):
 
 class AuthenticationError(WireError):
     """The peer has not proved that it belongs to this job."""
+
+
+class TlsError(WireError):
+    """Certificates or keys that no connection can be made with."""
 
 
 @dataclass(eq=False)

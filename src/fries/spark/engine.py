@@ -20,8 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.control.changes import Change, Order
+from fries.control.seal import new_secret
 from fries.control.server import ControlServer
-from fries.control.wire import new_secret
+from fries.control.tls import Tls
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
@@ -58,6 +59,7 @@ class Definition:
     """By the operator that an output edge ends in, the name of the output."""
     groups: int
     audit: str | None
+    tls: Tls | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,11 @@ class Engine:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
         definition = _pickled_all(flow.operators)
         bind, host = _addresses(context)
-        self._server = ControlServer(flow.name, new_secret(), bind, definition)
+        self._server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
         self._server.start()
         names = tuple(spec.name for spec in flow.operators)
         secret, address = self._server.secret, (host, self._server.address[1])
-        self._session = Session(flow.name, address, secret, names, flow.audit)
+        self._session = Session(flow.name, address, secret, names, flow.audit, flow.tls)
         self.physical = _stages(flow)
 
     def dataframe(self) -> DataFrame:

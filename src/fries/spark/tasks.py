@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from fries.control.client import ControlClient
+from fries.control.tls import Tls
 from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
@@ -47,6 +48,7 @@ class Session:
     """Their names; their functions come from the controller, once to each worker."""
     audit: str | None = None
     """Folder for the data operations of every task; ``None``: nothing is recorded."""
+    tls: Tls | None = None
 
 
 class Host:
@@ -56,7 +58,7 @@ class Host:
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.configuration = Configuration()
         self.client = ControlClient(
-            session.address, session.secret, session.flow, self.configuration
+            session.address, session.secret, session.flow, self.configuration, session.tls
         )
 
 
