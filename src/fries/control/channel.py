@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from fries.control.seal import Sealer
+from fries.control.seal import TAG_BYTES, Sealer
 from fries.control.wire import MAX_UP
 from fries.errors import WireError
 
@@ -33,7 +33,8 @@ class Channel:
         sock.setblocking(False)
         self._socket, self._sealer = sock, sealer
         self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
+        self.unsent = 0
+        """Bytes that wait for the other side."""
         self._closed = False
         self._using = threading.Lock()
         """Guards all of the above, and every call of OpenSSL."""
@@ -91,15 +92,15 @@ class Channel:
 
     def send(self, body: bytes) -> None:
         """Send a message now, or as soon as the other side takes it."""
-        if len(body) > MAX_UP:
+        if len(body) + TAG_BYTES > MAX_UP:
             raise WireError(f"a message of {len(body):,} bytes is over the limit of {MAX_UP:,}")
         with self._using:
-            if self._unsent_bytes > MOST_UNSENT:
+            if self.unsent > MOST_UNSENT:
                 self._shut()
                 raise WireError("the controller does not read what this worker sends")
             sealed = self._sealer.seal(body)
             self._unsent.append(memoryview(sealed))
-            self._unsent_bytes += len(sealed)
+            self.unsent += len(sealed)
             self._flush()
             if self._unsent:
                 self._wake()
@@ -123,7 +124,7 @@ class Channel:
         try:
             while self._unsent:
                 count = self._socket.send(self._unsent[0])
-                self._unsent_bytes -= count
+                self.unsent -= count
                 self._unsent[0] = self._unsent[0][count:]
                 if not self._unsent[0]:
                     self._unsent.popleft()

@@ -45,6 +45,9 @@ def connect(
                 raise WireError("the controller turned this worker away") from error
             time.sleep(random.uniform(0, BUSY_SECONDS))
             continue
+        except WireError:
+            sock.close()
+            raise
         except OSError as error:
             sock.close()
             raise WireError(f"the greeting failed: {error}") from error
@@ -68,13 +71,14 @@ def _first_words(
     sock: socket.socket, context: ssl.SSLContext | None, deadline: float
 ) -> tuple[socket.socket, Unframer, bytes]:
     unframer = Unframer()
-    if context is not None:
-        sock = context.wrap_socket(sock)
+    if context is None:
+        return sock, unframer, _greeting(sock, unframer, deadline)
+    sock = context.wrap_socket(sock)
     try:
         return sock, unframer, _greeting(sock, unframer, deadline)
-    except BaseException:
+    except (EOFError, OSError) as error:  # with TLS 1.3 the worker's certificate is judged last
         sock.close()
-        raise
+        raise WireError(f"the controller refuses this worker's certificate: {error}") from error
 
 
 def _prove(
@@ -98,7 +102,7 @@ def _greeting(sock: socket.socket, unframer: Unframer, deadline: float) -> bytes
     while (body := unframer.take(MAX_GREETING)) is None:
         sock.settimeout(_left(deadline))
         if not unframer.receive(sock):
-            raise EOFError("the controller turned this worker away")
+            raise EOFError("it has hung up")
     return bytes(body)
 
 
