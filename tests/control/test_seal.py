@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +20,12 @@ from fries.control.seal import (
     Sealer,
     new_secret,
 )
-from fries.control.wire import Unframer
+from fries.control.server import ControlServer
+from fries.control.wire import LARGE_BYTES, Unframer
 from fries.errors import AuthenticationError
+from tests.control.test_control import Join, join, order, server
+
+__all__ = ["join", "server"]  # fixtures
 
 SECRET = new_secret()
 
@@ -154,6 +160,26 @@ def test_a_large_body_is_opened_where_it_is() -> None:
     sealed[-1] = 7
     assert opened[-1] == 7, "it is the same memory"
     assert len(opened) == 1 << 21
+
+
+def test_rows_do_not_wait_for_the_seal_of_a_large_frame(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: set[tuple[str, bool]] = set()
+    opens = Opener.open
+
+    def noted(self: Opener, sealed: bytes | memoryview) -> memoryview:
+        opened.add((threading.current_thread().name, len(sealed) > LARGE_BYTES))
+        return opens(self, sealed)
+
+    client, engine = join()
+    client.begin(0, 0, 0)
+    monkeypatch.setattr(Opener, "open", noted)
+    server.request(replace(order("FM"), buffers=(memoryview(bytes(8 * LARGE_BYTES)),)))
+    while ("switch", 1) not in engine.told:  # without a pause, so that it sees all it can
+        client.poll()
+    assert ("fries-control", True) in opened
+    assert (threading.current_thread().name, True) not in opened
 
 
 class Once:

@@ -36,6 +36,7 @@ class Channel:
         self.unsent = 0
         """Bytes that wait for the other side."""
         self._closed = False
+        self._nudged = False
         self._using = threading.Lock()
         """Guards all of the above, and every call of OpenSSL."""
         self._woken, self._waker = socket.socketpair()
@@ -50,10 +51,19 @@ class Channel:
             buffered = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
             return buffered or bool(_polled({self._socket.fileno(): select.POLLIN}, 0))
 
+    def nudge(self) -> None:
+        """Wake up whoever waits: there is work for it that the socket does not know of."""
+        with self._using:
+            self._nudged = True
+            self._wake()
+
     def wait(self) -> None:
         """Wait until there is something to read, and meanwhile send what was left unsent."""
         while not self.readable():
             with self._using:
+                if self._nudged:
+                    self._nudged = False
+                    return
                 watched = {self._woken.fileno(): select.POLLIN}
                 if not self._closed:
                     sending = select.POLLOUT if self._unsent else 0

@@ -169,7 +169,7 @@ class ControlClient:
         """Between two chunks: take up what has arrived, and wait for nothing."""
         if self._state.acquire(blocking=False):
             try:
-                self._take_arrived()
+                self._take_arrived(leave_large=True)
                 self._apply_due()
             finally:
                 self._state.release()
@@ -240,16 +240,22 @@ class ControlClient:
                     self._apply_due()
         self._channel.close()
 
-    def _take_arrived(self) -> None:
-        """Read what the socket has, if anything, and act on it."""
-        if self.broken or not self._channel.readable():
+    def _take_arrived(self, leave_large: bool = False) -> None:
+        """Read what the socket has, if anything, and act on it.
+
+        The seal of a large frame takes a millisecond to check: the rows do not wait for that.
+        """
+        if self.broken or not (self._unframer.full or self._channel.readable()):
             return
         try:
-            if not self._unframer.receive(self._channel):
+            if not self._unframer.full and not self._unframer.receive(self._channel):
                 raise WireError("the controller closed the connection")
             self._heard = time.monotonic()
-            while (sealed := self._unframer.take()) is not None:
+            while not (leave_large and self._unframer.full):
+                if (sealed := self._unframer.take()) is None:
+                    return
                 self._receive(DOWN.decode(self._opener.open(sealed)))
+            self._channel.nudge()
         except Exception as error:  # whatever it is, the rows go on
             self._break(str(error) or repr(error))
 

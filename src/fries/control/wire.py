@@ -70,6 +70,11 @@ class Unframer:
         """Body of the large frame that is being received."""
         self._filled = 0
 
+    @property
+    def full(self) -> bool:
+        """Whether a large frame is whole and waits to be taken; nothing more is received then."""
+        return self._large is not None and self._filled == len(self._large)
+
     def receive(self, sock: Receives) -> bool:
         """Take what a socket has; ``False`` if it is closed."""
         try:
