@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency demo clean
+.PHONY: help setup test check java bench-core bench-engine consistency fuzz demo clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -41,6 +41,9 @@ bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Sp
 
 consistency: $(STAMP) java  ## every scheduler over 100,000 audited tuples on a local Spark
 	$(BIN)/python -m benchmarks.consistency
+
+fuzz: $(STAMP)  ## a million broken inputs for everything that reads bytes of others
+	$(BIN)/python -m benchmarks.fuzz
 
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py

@@ -13,10 +13,11 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fries.control.messages import ENCODER, UP, Down, Up
+from fries.control.messages import ENCODER, Down, Up
+from fries.control.reports import heard
 from fries.control.seal import CONTROLLER, Opener, Proof, Sealer
 from fries.control.wire import MAX_GREETING, MAX_UP, frame, read_frame
-from fries.errors import FriesError, WireError
+from fries.errors import FriesError
 
 GREETING_SECONDS: Final = 5.0
 """A peer that has not proved itself by then is a stranger who holds a socket open."""
@@ -42,11 +43,7 @@ class Line:
 
     async def read(self) -> Up:
         """The next message."""
-        body = self._opener.open(await read_frame(self._reader, MAX_UP))
-        try:
-            return UP.decode(body)
-        except Exception as error:  # a decoder has more ways to fail than it documents
-            raise WireError(f"a message that cannot be read: {error}") from error
+        return heard(self._opener.open(await read_frame(self._reader, MAX_UP)))
 
     def write(self, message: Down) -> int:
         """Send a message, or keep it until the peer takes it; its bytes."""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from fries.control.messages import Hello, Up
+from fries.control.messages import UP, Hello, Up
 from fries.errors import WireError
 
 MOST_CHARACTERS: Final = 1 << 17
@@ -41,7 +41,17 @@ def divided(table: dict[str, Value], most: int = MOST_ENTRIES) -> Iterator[dict[
         yield part
 
 
-def refuse_nonsense(message: Up) -> None:
+def heard(body: bytes | memoryview) -> Up:
+    """A worker's message; whatever is wrong with it, it is a :class:`WireError`."""
+    try:
+        message = UP.decode(body)
+    except Exception as error:  # text that is none, nesting without end: not only DecodeError
+        raise WireError(f"a message that cannot be read: {error}") from error
+    _refuse_nonsense(message)
+    return message
+
+
+def _refuse_nonsense(message: Up) -> None:
     """Refuse names that are none and times that never were: they would stay in what users see."""
     if isinstance(message, Hello) and not 0 < len(message.worker) <= MOST_NAME:
         raise WireError("a worker needs a name, and a short one")

@@ -30,7 +30,6 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.peers import Peer
-from fries.control.reports import refuse_nonsense
 from fries.control.tls import Tls
 from fries.errors import WireError
 from fries.protocol.controller import (
@@ -203,7 +202,6 @@ class ControlServer:
 
     async def _attend(self, first: Up, line: Line) -> None:
         """Listen to a worker for as long as it lives."""
-        refuse_nonsense(first)
         if not isinstance(first, Hello) or first.flow != self.flow:
             raise WireError("a worker says hello first, and to its own flow")
         name, peer = first.worker, Peer(line)
@@ -229,7 +227,6 @@ class ControlServer:
         self._drive(Joined(name, ROLE))
 
     def _hear(self, name: str, message: Up) -> None:
-        refuse_nonsense(message)
         match message:
             case Begin(batch):
                 self._begin(name, batch)
