@@ -9,6 +9,7 @@ same seed gives the same inputs.
 from __future__ import annotations
 
 import faulthandler
+import math
 import random
 import sys
 import time
@@ -66,12 +67,12 @@ class Report:
 
 
 def fuzz(targets: Sequence[Target], inputs: int, seed: int, watched: bool = False) -> Report:
-    """Feed about so many inputs, and stop early if much fails; ``watched`` ends a hang."""
+    """Feed at least so many inputs, or stop early if much fails; ``watched`` ends a hang."""
     report = Report()
     shares = sum(target.share for target in targets)
     for target in targets:
         choose = random.Random(f"{seed} {target.name}")
-        for _ in range(max(1, round(inputs * target.share / shares))):
+        for _ in range(math.ceil(inputs * target.share / shares)):
             data = broken(target, choose)
             if watched:
                 faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)

@@ -244,6 +244,15 @@ def test_a_flow_takes_certificates_that_fit(tls: Tls) -> None:
     assert pickle.loads(pickle.dumps(tls)) == tls
 
 
+@pytest.mark.usefixtures("authority")  # which needs the same command
+def test_the_commands_of_the_page_make_certificates_that_fit(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    commands = page.split("```sh\n")[1].split("```")[0]
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True, timeout=60)
+    files = (tmp_path / name for name in ("flow.pem", "flow.key", "authority.pem"))
+    fries.Flow("fraud", tls=Tls(*files))
+
+
 @pytest.mark.parametrize("missing", ["certificate", "key", "authority"])
 def test_a_flow_refuses_files_that_are_not_there(tls: Tls, missing: str) -> None:
     with pytest.raises(TlsError, match=r"gone\.pem cannot be read \(No such file.*every worker"):
