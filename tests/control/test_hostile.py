@@ -189,6 +189,15 @@ def test_a_frame_with_a_wrong_seal_ends_the_connection(
     until(lambda: server.workers == (client.name,))
 
 
+def test_a_message_to_a_worker_does_not_wait_for_another_one(
+    server: ControlServer, join: Join
+) -> None:
+    """The system would keep small messages back for 40 ms: a switch takes less than one."""
+    client, _ = join()
+    sock = server._peers[client.name]._line._writer.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def stranger(address: tuple[str, int]) -> socket.socket:
     """Somebody who connects, has seen the challenge, and says nothing."""
     silent = socket.create_connection(address, timeout=PATIENCE)
