@@ -105,13 +105,13 @@ class Channel:
         if len(body) + TAG_BYTES > MAX_UP:
             raise WireError(f"a message of {len(body):,} bytes is over the limit of {MAX_UP:,}")
         with self._using:
-            if self.unsent > MOST_UNSENT:
-                self._shut()
-                raise WireError("the controller does not read what this worker sends")
             sealed = self._sealer.seal(body)
             self._unsent.append(memoryview(sealed))
             self.unsent += len(sealed)
             self._flush()
+            if self.unsent > MOST_UNSENT:
+                self._shut()
+                raise WireError("the controller does not read what this worker sends")
             if self._unsent:
                 self._wake()
 

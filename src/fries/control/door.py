@@ -104,14 +104,14 @@ class Door:
             while True:
                 try:
                     sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+                except ConnectionAbortedError:
+                    continue  # whoever it was has left again
                 except OSError:
                     await asyncio.sleep(EXHAUSTED_SECONDS)
                     continue
                 if self._strangers >= MOST_STRANGERS:
                     sock.close()
                 else:
-                    # asyncio's own servers do it; without it, a message waits 40 ms for another
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self._strangers += 1
                     self._start(self._let_in(sock))
 
@@ -135,6 +135,8 @@ class Door:
     async def _streams(
         self, sock: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        # asyncio's own servers do it; without it, a message waits 40 ms for the one before
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
