@@ -94,7 +94,7 @@ def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
         flow = Flow(f"{scheduler}-{cost_ms}")
         made = flow.source("rows", stream).map("A", busy(cost_ms, 0)).map("B", keep(0))
         writer = flow.output(made).writeStream.format("noop")
-        query = flow.start(writer.option("checkpointLocation", str(where / "checkpoint")))
+        flow.start(writer.option("checkpointLocation", str(where / "checkpoint")))
         wait_until(lambda: flow.counters.get("A"))
         for version in range(1, REPEATS + 1):
             time.sleep(float(random.uniform(0.5, BATCH_SECONDS)))
@@ -102,8 +102,6 @@ def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
             change = flow.reconfigure(updates, scheduler)
             change.wait(60)
             found.append((change.delay or 0.0) * 1000)
-        query = flow.query or query
-        query.stop()
         flow.stop()
     return Delay(scheduler, cost_ms, len(found), percentile(found, 50), percentile(found, 99))
 

@@ -33,12 +33,16 @@ from fries.control.messages import (
     Begin,
     Counted,
     Counts,
+    Cut,
     Down,
     Ended,
+    Failed,
     Go,
     Hello,
+    Noted,
     Piece,
     Shipment,
+    Stuck,
     Up,
     Welcome,
 )
@@ -74,9 +78,11 @@ UPS: Final[tuple[Up, ...]] = (
     Switched(1),
     Snapshotted(1),
     Hello("fraud", "worker"),
-    Begin(3, 1, 0),
-    Ended(3, 1, 0, {1: 1.5}),
-    Counted({"FM": Counts(3, 2, 0.5), "MC": Counts()}),
+    Begin(3, 1, 0, 2),
+    Ended(3, 1, 0, {1: 1.5}, 2, True, (Cut(10, 1),)),
+    Counted({"FM": Counts(3, 2, 0.5), "MC": Counts()}, 1 << 20),
+    Failed(3, "FM", 1, "ValueError", "{}", "Traceback"),
+    Stuck("FM", 1, 2.5),
 )
 DOWNS: Final[tuple[Down, ...]] = (
     Prepare(1, Part(("FM",), True, frozenset({1}), (2,), frozenset({3}))),
@@ -88,7 +94,8 @@ DOWNS: Final[tuple[Down, ...]] = (
     Shipment(2, 0, (3, 4)),
     Piece(1, 0, 0, b"abc"),
     Welcome((1,), b"definition"),
-    Go((1,), (2,)),
+    Go((1,), (2,), (2,), (Cut(10, 2),)),
+    Noted(),
 )
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """How a worker's decoder refuses; the worker takes any error for a refusal."""
@@ -223,7 +230,7 @@ def tell_controller(body: bytes) -> str:
         message = heard(body)
     except WireError:
         return "refused"
-    if isinstance(message, (Hello, Begin, Ended, Counted)):
+    if not isinstance(message, (Prepared, Refused, Switched, Snapshotted)):
         return "not its"
     state, _ = AT_WORK.handle(Heard("worker", message))
     assert state.last == AT_WORK.last
@@ -236,7 +243,7 @@ def tell_worker(body: bytes) -> str:
         message = DOWN.decode(body)
     except UNREADABLE:
         return "refused"
-    if isinstance(message, (Shipment, Piece, Welcome, Go)):
+    if isinstance(message, (Shipment, Piece, Welcome, Go, Noted)):
         return "not its"
     try:
         state, _ = LOADED.handle(Received(message))

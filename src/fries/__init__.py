@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from fries.errors import FriesError
     from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
+    from fries.history import Entry
     from fries.plan import CommitPoint, Plan, Propagation
     from fries.reconfiguration import Reconfiguration
     from fries.runtime.spec import Function
     from fries.schedulers import SCHEDULERS
     from fries.serializability import Verdict, check, check_trace
+    from fries.spark.supervisor import SupervisedQuery, Supervision
     from fries.stream import Stream
     from fries.trace import Trace, TraceBuilder
     from fries.updates import Update
@@ -26,6 +28,7 @@ __all__ = [
     "CommitPoint",
     "Edge",
     "Emits",
+    "Entry",
     "Flow",
     "FriesError",
     "Function",
@@ -36,6 +39,8 @@ __all__ = [
     "Propagation",
     "Reconfiguration",
     "Stream",
+    "SupervisedQuery",
+    "Supervision",
     "Tls",
     "Trace",
     "TraceBuilder",
@@ -50,11 +55,13 @@ _HOMES = {
     "errors": ("FriesError",),
     "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),
+    "history": ("Entry",),
     "plan": ("CommitPoint", "Plan", "Propagation"),
     "reconfiguration": ("Reconfiguration",),
     "runtime.spec": ("Function",),
     "schedulers": ("SCHEDULERS",),
     "serializability": ("Verdict", "check", "check_trace"),
+    "spark.supervisor": ("SupervisedQuery", "Supervision"),
     "stream": ("Stream",),
     "trace": ("Trace", "TraceBuilder"),
     "updates": ("Update",),

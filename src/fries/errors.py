@@ -17,12 +17,16 @@
      |    +-- NotRunningError
      |    +-- AlreadyAppliedError
      +-- AbortedError             a reconfiguration that a worker could not prepare
+     +-- RolledBackError          one that failed on live rows and was taken back
      +-- ScheduleError            operations that do not form a schedule
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
      |    +-- AuthenticationError
      |    +-- TlsError
      +-- OperatorError            a user's function failed on live rows
+     +-- ReplayError              a task that cannot be repeated as it was
+     +-- LogError                 the durable log cannot be read or written
+     |    +-- LogMismatchError    ... or belongs to another flow
      +-- SimulationError          a simulation that cannot be set up or does not end
 
 Each error has typed fields, builds its own message, and survives pickling,
@@ -191,6 +195,17 @@ class AbortedError(FriesError):
 
 
 @dataclass(eq=False)
+class RolledBackError(FriesError):
+    """The reconfiguration failed on live rows, so it was taken back with its batch."""
+
+    targets: tuple[str, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the reconfiguration of {_listed(self.targets)} was rolled back: {self.reason}"
+
+
+@dataclass(eq=False)
 class ScheduleError(FriesError):
     """Operations that do not form a schedule."""
 
@@ -244,6 +259,45 @@ class OperatorError(FriesError):
         row = f" on {self.row}" if self.row else ""
         story = f"\n{self.story}" if self.story else ""
         return f"operator {self.operator!r} failed{row}: {self.problem}{story}"
+
+
+@dataclass(eq=False)
+class ReplayError(FriesError):
+    """A task is executed again and cannot repeat the switch that others have seen the rows of."""
+
+    stage: int
+    partition: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition} of stage {self.stage} has switched in the middle of rows "
+            "that have no fixed order, so it cannot be repeated alone: the batch must be replayed "
+            "as a whole, which a query that was started with flow.start does by itself"
+        )
+
+
+@dataclass(eq=False)
+class LogError(FriesError):
+    """The durable log of changes cannot be read or written."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+@dataclass(eq=False)
+class LogMismatchError(LogError):
+    """The flow is not the one whose changes the log holds."""
+
+    problem: str
+    differences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"the log of changes in {self.problem} belongs to another flow: "
+            f"{'; '.join(self.differences)}. Build the flow as it was, or use a new checkpoint"
+        )
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
 from fries.graph import Graph
+from fries.history import Entry, entry_of
 from fries.plan import Plan
 from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
     from fries.spark.engine import Engine
+    from fries.spark.supervisor import SupervisedQuery, Supervision
 
 OUTPUT: Final = "output"
 """Name of the operator that stands for what the user does with the result."""
@@ -76,7 +78,8 @@ class Flow:
         self._operators: dict[str, OperatorSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._sources: dict[str, DataFrame] = {}
-        self._outputs: dict[str, str] = {}
+        self._outputs: tuple[str, ...] = ()
+        self._run: SupervisedQuery | None = None
         self._engine: Engine | None = None
 
     def source(self, name: str, dataframe: DataFrame) -> Stream:
@@ -112,7 +115,7 @@ class Flow:
             edges.append(EdgeSpec(len(edges), one.operator, name, one.branch))
         graph = graph_of(self._operators, edges, tuple(self._sources), tuple(named))
         ordered = tuple(self._operators[name] for name in graph.order if name not in named)
-        names = {name: name for name in named}
+        names = tuple(named)
         engine = Engine(
             Definition(
                 self.name,
@@ -146,9 +149,24 @@ class Flow:
         columns = self._operators[edge.source].schema.names
         return frame.where(F.col(OUTPUT_NAME) == output).select(*columns)
 
-    def start(self, writer: DataStreamWriter) -> StreamingQuery:
-        """Start a query on the output; the ``restart`` scheduler can then restart it."""
-        return self._running.start(writer)
+    def start(
+        self,
+        writer: DataStreamWriter,
+        supervision: Supervision | None = None,
+        replace_functions: bool = False,
+    ) -> SupervisedQuery:
+        """Start a query on the output, and keep it running.
+
+        Changes are logged in its checkpoint, and a checkpoint that has some goes on with them.
+        With ``replace_functions`` the functions of this flow replace those of all logged changes
+        (they have moved into the code); their migrations still count. A query that fails is
+        started again as ``supervision`` says, without the change that made it fail.
+        """
+        from fries.spark.supervisor import SupervisedQuery, Supervision
+
+        self._running.start(writer, replace_functions)
+        self._run = SupervisedQuery(self._running, supervision or Supervision())
+        return self._run
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -158,7 +176,7 @@ class Flow:
     @property
     def graph(self) -> Graph:
         """The dataflow as the schedulers see it."""
-        return graph_of(self._operators, self._edges, tuple(self._sources), tuple(self._outputs))
+        return graph_of(self._operators, self._edges, tuple(self._sources), self._outputs)
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -195,28 +213,40 @@ class Flow:
         updates: Mapping[str, Function | Update | DataFrame | pa.Table],
         scheduler: str = "fries",
         timeout: float = 60.0,
+        note: str = "",
     ) -> Reconfiguration:
         """Change operators of the running flow; no row will ever see half of it.
 
         An update is a function, an :class:`Update`, or for a lookup a table.
         (The ``naive`` scheduler, which is there for comparison, does mix versions.)
         ``timeout`` is for the workers to load the functions; if one cannot, nothing changes.
+        ``note`` is kept in the :meth:`history`.
         """
         requested = time.time()
         engine = self._running
         plan = self.plan(updates, scheduler)
         made = {name: self._revision(name, update) for name, update in updates.items()}
-        return engine.reconfigure(plan, made, timeout, requested)
+        return engine.reconfigure(plan, made, timeout, requested, note)
+
+    def history(self) -> list[Entry]:
+        """All changes that were ever requested, oldest first.
+
+        Of a query that was started with :meth:`start`, those of earlier drivers, too.
+        """
+        return [] if self._engine is None else [entry_of(one) for one in self._engine.changes]
 
     def audit(self) -> Verdict:
         """Check what has been recorded: that every change was all or nothing for every tuple."""
         return self._running.audit()
 
     def stop(self) -> None:
-        """Close the control channel, after the query was stopped.
+        """Stop the query that :meth:`start` has started, and close the control channel.
 
-        A running task goes on with what it has, but the next one would find no controller.
+        Stop a query that was started otherwise before: a running task goes on with what it has,
+        but the next one would find no controller.
         """
+        if self._run is not None and self._run.isActive:
+            self._run.stop()
         if self._engine is not None:
             self._engine.stop()
 
@@ -241,7 +271,7 @@ class Flow:
             schema = as_arrow(given.schema)
         except Exception as error:  # of Fries, of Arrow, or of Spark's parser
             raise UpdateRefusedError(name, f"its table or schema is of no use: {error}") from error
-        return Revision(function, given.migrate, schema, given.result)
+        return Revision(function, given.migrate, schema, given.result, given.inverse)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()

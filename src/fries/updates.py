@@ -23,7 +23,8 @@ class Update:
     """A new version of an operator.
 
     ``migrate`` turns a state of the version before into one of this version, key by key, when
-    a row of the new version first touches it. ``schema`` names the columns that the new
+    a row of the new version first touches it; ``inverse`` turns it back, for an undo. ``schema``
+    names the columns that the new
     version gives, if they change: what follows in the same stage must take them, so update it
     in the same reconfiguration. ``result`` is for an aggregate. Of a lookup, the function is
     a table.
@@ -33,6 +34,7 @@ class Update:
     migrate: Function | None = None
     schema: str | StructType | pa.Schema | None = None
     result: Function | None = None
+    inverse: Function | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Revision:
     migrate: Function | None = None
     schema: pa.Schema | None = None
     result: Function | None = None
+    inverse: Function | None = None
 
 
 def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
@@ -52,6 +55,8 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
     _check_callables(spec, update)
     if update.migrate is not None and spec.kind not in (Kind.PROCESS, Kind.AGGREGATE):
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no state to migrate")
+    if update.inverse is not None and update.migrate is None:
+        raise UpdateRefusedError(spec.name, "inverse= takes back what migrate= does; give both")
     if update.result is not None and spec.kind is not Kind.AGGREGATE:
         raise UpdateRefusedError(spec.name, f"a {spec.kind.value} has no result function")
     if update.schema is not None:
@@ -68,6 +73,7 @@ def _check_callables(spec: OperatorSpec, update: Revision) -> None:
     functions = [("function", update.function, ARGUMENTS.get(spec.kind, 1))]
     functions += [("migrate", update.migrate, 1)] if update.migrate is not None else []
     functions += [("result", update.result, 1)] if update.result is not None else []
+    functions += [("inverse", update.inverse, 1)] if update.inverse is not None else []
     for what, function, _ in functions:
         if not callable(function):
             raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")

@@ -107,3 +107,16 @@ def test_a_peer_that_is_gone_is_told_to_the_sender(ends: tuple[Channel, socket.s
         channel.send(b"anybody")
     channel.wait()
     assert channel.recv(1) == b""
+
+
+def test_who_waits_for_some_time_gets_it_back(ends: tuple[Channel, socket.socket]) -> None:
+    channel, _ = ends
+    channel.wait(0.01)
+    assert not channel.readable()
+
+
+def test_who_waits_is_nudged(ends: tuple[Channel, socket.socket]) -> None:
+    channel, _ = ends
+    channel.nudge()
+    channel.wait()
+    assert not channel.readable()

@@ -468,7 +468,7 @@ def test_after_a_cut_the_next_task_begins_a_new_batch(server: ControlServer, joi
     change = server.request(order("FM", at_boundary=True))
     assert change.wait_ready(time.monotonic() + PATIENCE)
     client.ended(Ended(0, 0, 0, {}))
-    assert client.begin(0, 0, 0) == Go((), ()), "the same batch"
+    assert client.begin(0, 0, 1) == Go((), ()), "the same batch"
     client.ended(Ended(0, 0, 0, {}))
     server.cut()
     phases = [change.phase]

@@ -22,6 +22,7 @@ from fries.control.messages import (
     Counts,
     Down,
     Ended,
+    Failed,
     Go,
     Hello,
     Piece,
@@ -31,7 +32,7 @@ from fries.control.peers import Peer
 from fries.control.seal import CONTROLLER, Proof, new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, MAX_UP, Unframer, frame
-from fries.errors import WireError
+from fries.errors import OperatorError, WireError
 from fries.protocol.controller import Phase
 from fries.protocol.messages import Prepared, Refused, Snapshotted, Switched
 from tests.control.rogue import PATIENCE, Rogue
@@ -403,6 +404,28 @@ def test_a_traceback_of_any_length_reaches_the_controller(server: ControlServer)
     assert change.reason.endswith("and this is why\n")
     assert not client.broken
     client.close()
+
+
+def test_a_failure_is_told_whatever_its_text(server: ControlServer, join: Join) -> None:
+    client, _ = join()
+    client.begin(0, 0, 0)
+    client.failed(1, OperatorError("FM", "\udcff" * MAX_UP, "{}" * MAX_UP, "why " * MAX_UP))
+    until(lambda: len(server.failures) == 1)
+    assert server.failures[0].problem.startswith("\\udcff")
+    assert not client.broken
+
+
+def test_failures_without_end_are_not_all_kept(
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.server.MOST_FAILURES", 2)
+    with Rogue(server.address, SECRET) as rogue:
+        rogue.join()
+        for number in range(5):
+            rogue.say(Failed(0, "FM", number, "", "", ""))
+        rogue.say(Begin(0, 0, 0))
+        assert isinstance(rogue.hear(), Go)
+    assert [failure.change for failure in server.failures] == [0, 1]
 
 
 def test_counters_of_very_many_operators_fit(server: ControlServer, join: Join) -> None:

@@ -518,7 +518,7 @@ class Line(Script):
         self.begun: list[tuple[int, int, int]] = []
         self.reports: list[Ended] = []
 
-    def begin(self, batch: int, stage: int, partition: int) -> Go:
+    def begin(self, batch: int, stage: int, partition: int, execution: int) -> Go:  # noqa: ARG002
         """Let a task begin."""
         self.begun.append((batch, stage, partition))
         return Go(self.base, ())
@@ -582,7 +582,7 @@ def test_a_task_announces_itself_and_reports() -> None:
     job = Job()
     job.configuration.load(1, BIT, change(1, process(1)))
     job.group("F", 1, rows([(1, 1)]))
-    job.task.report()
+    job.task.report(complete=True)
     assert job.line.begun == [(3, 1, 2)]
     (report,) = job.line.reports
     assert (report.batch, report.stage, report.partition) == (3, 1, 2)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fries.errors import OperatorError
 from fries.runtime.chunks import TARGET_SECONDS, Chunk, Pacer
 from fries.runtime.configuration import Configuration, Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
@@ -57,6 +58,7 @@ class Script:
         self.polls = 0
         self.counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._steps = steps or {}
+        self.failures: list[tuple[int, OperatorError]] = []
 
     def poll(self) -> None:
         """Take the next step of the script."""
@@ -73,6 +75,18 @@ class Script:
         assert seconds >= 0
         self.counts[operator][0] += taken
         self.counts[operator][1] += given
+
+    def calling(self, operator: str, change: int) -> None:
+        """Remember the call."""
+        self.call: tuple[str, int] | None = (operator, change)
+
+    def returned(self) -> None:
+        """Forget the call."""
+        self.call = None
+
+    def failed(self, change: int, error: OperatorError) -> None:
+        """Keep the failure."""
+        self.failures.append((change, error))
 
 
 class Notes:
@@ -228,6 +242,9 @@ class Steady(Pacer):
 
     def measured(self, rows: int, seconds: float) -> None:
         """Learn nothing."""
+
+    def restart(self) -> None:
+        """Stay."""
 
 
 class Hurried(Script):

@@ -22,6 +22,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fries.control.messages import Ended, Go
+from fries.errors import OperatorError
 from fries.graph import Emits, Graph
 from fries.plan import Plan
 from fries.runtime.audit import Audit, read
@@ -188,7 +189,16 @@ class Worker:
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Nobody asks."""
 
-    def begin(self, batch: int, stage: int, partition: int) -> Go:  # noqa: ARG002
+    def calling(self, operator: str, change: int) -> None:
+        """Nobody asks."""
+
+    def returned(self) -> None:
+        """Nobody asks."""
+
+    def failed(self, change: int, error: OperatorError) -> None:
+        """Nobody asks."""
+
+    def begin(self, batch: int, stage: int, partition: int, execution: int) -> Go:  # noqa: ARG002
         """A task knows every commit that was sent before it began."""
         for change in self.clock.sent:
             self.configuration.switch(change)

@@ -19,6 +19,7 @@ from fries.errors import AbortedError, FriesError, OperatorError, PlanError, Upd
 from fries.mcs import Component
 from fries.schedulers import Scheduler
 from fries.serializability import Contradiction, ScheduleVerdict, SerialOrder, Tally
+from fries.spark.supervisor import SupervisedQuery
 from fries.transactions import Schedule
 
 NumberedRow = dict[str, Any]
@@ -48,7 +49,7 @@ def flows(frame: DataFrame) -> None:
     assert_type(flow.output(left=stream, right=stream), DataFrame)
     assert_type(flow.output(stream, other=stream), DataFrame)
     assert_type(flow.select(frame, "left"), DataFrame)
-    assert_type(flow.start(frame.writeStream), StreamingQuery)
+    assert_type(flow.start(frame.writeStream), SupervisedQuery)
     assert_type(flow.query, StreamingQuery | None)
     assert_type(flow.graph, fries.Graph)
     assert_type(flow.workers, tuple[str, ...])

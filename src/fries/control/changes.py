@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from fries.control.messages import Failed
 from fries.protocol.controller import Footprint, Phase
 
 
@@ -27,6 +28,13 @@ class Order:
     """Seconds until it must be prepared everywhere."""
     requested: float = field(default_factory=time.time)
     """When the caller asked for it, seconds since 1970."""
+    scheduler: str = "fries"
+    components: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    """Members and heads of each component, for the log."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """By target, how many updates it will have, for the log."""
+    note: str = ""
+    """What its author has to say about it."""
 
 
 @dataclass
@@ -48,13 +56,30 @@ class Change:
     """When the last of the workers that run had switched."""
     last_old: float = 0.0
     """When a target last used an old version, as far as tasks that ended have told."""
+    since: int = 0
+    """The micro-batch in which it took effect, or an older one."""
+    memory: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By worker, the bytes that it used when it had switched, and those that it uses now."""
+    failure: Failed | None = None
+    """How its version failed on live rows, for which it was taken back."""
+    small_in_log: bool = False
+    """Whether the log has forgotten its functions."""
+    logged_delay: float | None = None
+    """Of a change of an earlier life, its delay then."""
     _abandoned: bool = False
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     @property
     def over(self) -> bool:
         """Whether nothing more will happen to it."""
-        return self.phase in (Phase.DONE, Phase.ABORTED)
+        return self.phase in (Phase.DONE, Phase.ABORTED, Phase.ROLLED_BACK)
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds from the request until no target used its old version, as far as known."""
+        if self.settled is None:
+            return self.logged_delay
+        return max(self.settled, self.last_old) - self.order.requested
 
     def wait(self, deadline: float | None = None) -> bool:
         """Wait until all workers have switched, or it is over; ``False`` after the deadline."""
@@ -95,7 +120,7 @@ class Change:
             self.phase, self.reason = phase, reason
             if phase is Phase.COMMITTED:
                 self.ready, self.committed = True, time.time()
-            if phase is Phase.ABORTED:
+            if phase in (Phase.ABORTED, Phase.ROLLED_BACK):
                 self.shrink()
             if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
                 self.settled = self.settled or time.time()
@@ -111,11 +136,23 @@ class Change:
         """Note that a worker has switched; readers may hold the old table."""
         self.switched = {**self.switched, worker: moment}
 
+    def failed(self, failure: Failed) -> None:
+        """Note that it was taken back, and why."""
+        with self._moved:
+            self.failure = failure
+            self._moved.notify_all()
+
     def settle(self, moment: float) -> None:
         """Note that all workers have switched."""
         with self._moved:
             self.settled = self.settled or moment
             self._moved.notify_all()
+
+    def grown(self, worker: str, memory: int) -> int:
+        """Note what a worker that has switched uses; how much more that is than at first."""
+        first, _ = self.memory.get(worker, (memory, memory))
+        self.memory = {**self.memory, worker: (first, memory)}
+        return memory - first
 
     def used_old(self, moment: float) -> None:
         """Note that a target used an old version."""

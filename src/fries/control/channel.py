@@ -9,10 +9,12 @@ nobody has read counts as something to read, which the bare socket does not know
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from typing import Final
@@ -57,8 +59,9 @@ class Channel:
             self._nudged = True
             self._wake()
 
-    def wait(self) -> None:
+    def wait(self, seconds: float | None = None) -> None:
         """Wait until there is something to read, and meanwhile send what was left unsent."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         while not self.readable():
             with self._using:
                 if self._nudged:
@@ -68,7 +71,10 @@ class Channel:
                 if not self._closed:
                     sending = select.POLLOUT if self._unsent else 0
                     watched[self._socket.fileno()] = select.POLLIN | sending
-            if self._woken.fileno() in _polled(watched, None):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            if self._woken.fileno() in _polled(watched, left):
                 self._woken.recv(1024)
             with suppress(WireError), self._using:  # if it is gone, reading tells
                 self._flush()
@@ -155,9 +161,10 @@ class Channel:
             self._waker.send(b"\0")
 
 
-def _polled(watched: dict[int, int], milliseconds: int | None) -> set[int]:
+def _polled(watched: dict[int, int], seconds: float | None) -> set[int]:
     """Descriptors with news; ``poll`` knows no limit on descriptors, unlike ``select``."""
     poller = select.poll()
     for descriptor, events in watched.items():
         poller.register(descriptor, events)
+    milliseconds = None if seconds is None else math.ceil(1000 * seconds)
     return {descriptor for descriptor, _ in poller.poll(milliseconds)}

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Protocol
 
 from fries.control.greeting import connect
@@ -28,17 +29,20 @@ from fries.control.messages import (
     Counts,
     Down,
     Ended,
+    Failed,
     Go,
     Hello,
+    Noted,
     Piece,
     Shipment,
+    Stuck,
     Up,
     Welcome,
 )
 from fries.control.reports import clipped, divided
 from fries.control.tls import Tls
 from fries.control.wire import room
-from fries.errors import WireError
+from fries.errors import OperatorError, WireError
 from fries.protocol.messages import Commit, Switched
 from fries.protocol.worker import (
     Drop,
@@ -57,6 +61,11 @@ HURRY_SECONDS: Final = 0.1
 """After news of a change, chunks are short for this long: its commit is about to come."""
 COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
+STUCK_SECONDS: Final = 1.0
+"""A function that has not returned for so long is told of, again and again."""
+MOST_TEXT: Final = 20_000
+"""Characters of a message or a traceback that are told."""
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Engine(Protocol):
@@ -100,6 +109,10 @@ class ControlClient:
         self._counts: dict[str, Counts] = {}
         """By operator, what it has done since it was last told. Only the data thread's."""
         self._counted = time.monotonic()
+        self._batch = 0
+        self._call: tuple[str, int, float] | None = None
+        """The function that runs now: its operator, its change, and when it was called."""
+        self._noted = False
         self._hurry_until = 0.0
         self._busy = False
         self._broken = ""
@@ -132,24 +145,57 @@ class ControlClient:
         """End the connection."""
         self._channel.shut()
 
-    def begin(self, batch: int, stage: int, partition: int) -> Go:
+    def begin(self, batch: int, stage: int, partition: int, execution: int = 0) -> Go:
         """Announce a task, and learn of every commit that was sent before it began."""
         with self._state:
-            self._go, self._heard = None, time.monotonic()
-            self._say(Begin(batch, stage, partition))
+            self._go, self._heard, self._batch = None, time.monotonic(), batch
+            self._say(Begin(batch, stage, partition, execution))
             self._wait_for(self._may_go)
             self._busy = True
             assert self._go is not None
             return self._go
 
     def ended(self, report: Ended) -> None:
-        """Tell how a task went, if anyone listens; the worker is idle from now on."""
+        """Tell how a task went, if anyone listens; the worker is idle from now on.
+
+        A task that gave rows of both epochs may only complete if the controller knows where it
+        switched, in case it is executed again: so this waits for the answer, and raises if there
+        is none.
+        """
         with self._state:
-            self._busy = False
+            self._busy, self._noted, self._heard = False, False, time.monotonic()
+            self._call = None
             self._apply_due()
         self._tell_counts()
+        if not (report.complete and report.cuts):
+            with suppress(WireError):
+                self._say(report)
+            return
+        self._say(report)
+        with self._state:
+            self._wait_for(lambda: self._noted)
+
+    def calling(self, operator: str, change: int) -> None:
+        """A version of an operator is about to be called."""
+        self._call = operator, change, time.monotonic()
+
+    def returned(self) -> None:
+        """It has returned."""
+        self._call = None
+
+    def failed(self, change: int, error: OperatorError) -> None:
+        """A version of an operator failed: tell whoever can take it back, if anyone listens."""
         with suppress(WireError):
-            self._say(report)
+            self._say(
+                Failed(
+                    self._batch,
+                    error.operator,
+                    change,
+                    clipped(error.problem, MOST_TEXT),
+                    clipped(error.row, MOST_TEXT),
+                    clipped(error.story, MOST_TEXT),
+                )
+            )
 
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Note what an operator has done, and tell it now and then."""
@@ -163,7 +209,7 @@ class ControlClient:
         self._counted = time.monotonic()
         with suppress(WireError):
             for some in divided(counts):
-                self._say(Counted(some))
+                self._say(Counted(some, _memory()))
 
     def poll(self) -> None:
         """Between two chunks: take up what has arrived, and wait for nothing."""
@@ -233,12 +279,23 @@ class ControlClient:
 
     def _listen(self) -> None:
         while not self.broken:
-            self._channel.wait()
+            self._channel.wait(STUCK_SECONDS)
             with self._state:
                 self._take_arrived()
                 if not self._busy:
                     self._apply_due()
+            self._tell_if_stuck()
         self._channel.close()
+
+    def _tell_if_stuck(self) -> None:
+        call = self._call
+        if call is None:
+            return
+        operator, change, began = call
+        seconds = time.monotonic() - began
+        if seconds >= STUCK_SECONDS:
+            with suppress(WireError):
+                self._say(Stuck(operator, change, seconds))
 
     def _take_arrived(self, leave_large: bool = False) -> None:
         """Read what the socket has, if anything, and act on it.
@@ -274,6 +331,9 @@ class ControlClient:
                 self._state.notify_all()
             case Go():
                 self._go = message
+                self._state.notify_all()
+            case Noted():
+                self._noted = True
                 self._state.notify_all()
             case Commit(change) if change in self._failed:
                 pass  # its first task will say why it cannot begin
@@ -343,6 +403,15 @@ class ControlClient:
 
     def _hurry(self) -> None:
         self._hurry_until = time.monotonic() + HURRY_SECONDS
+
+
+def _memory() -> int:
+    """Bytes of memory that this process uses; 0 where the system does not tell."""
+    try:
+        resident = Path("/proc/self/statm").read_bytes().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(resident) * PAGE_BYTES
 
 
 def _rooms(sizes: tuple[int, ...]) -> tuple[memoryview, ...]:

@@ -65,12 +65,21 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """All operators as the flow was built, pickled."""
 
 
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """Where a task began to stamp rows for a change: after so many rows."""
+
+    rows: int
+    change: int
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """A worker is about to begin a task of a batch."""
 
     batch: int
     stage: int
     partition: int
+    execution: int = 0
+    """Spark's number of the action that the task belongs to."""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
@@ -78,6 +87,10 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
     base: tuple[int, ...]
     committed: tuple[int, ...]
+    pinned: tuple[int, ...] | None = None
+    """The task is executed again, and must go as before: it began with these changes."""
+    cuts: tuple[Cut, ...] = ()
+    """And switched there to others."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -87,6 +100,35 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     stage: int
     partition: int
     last_old: dict[int, float]
+    execution: int = 0
+    complete: bool = True
+    """Whether it gave all its rows."""
+    cuts: tuple[Cut, ...] = ()
+    """Where it switched inside; it completes only when this is noted."""
+
+
+class Noted(msgspec.Struct, frozen=True, tag=True):
+    """The controller knows where a task that ended had switched."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A version of an operator failed on live rows."""
+
+    batch: int
+    operator: str
+    change: int
+    """The change that brought the version; 0: the flow was built with it."""
+    problem: str
+    row: str
+    story: str
+
+
+class Stuck(msgspec.Struct, frozen=True, tag=True):
+    """A version of an operator has not returned for a while."""
+
+    operator: str
+    change: int
+    seconds: float
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -107,6 +149,8 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     """What the operators of a worker have done since it last told."""
 
     counts: dict[str, Counts]
+    memory: int = 0
+    """Bytes of memory that the worker uses."""
 
 
 Down: TypeAlias = (
@@ -120,9 +164,12 @@ Down: TypeAlias = (
     | Piece
     | Welcome
     | Go
+    | Noted
 )
 """From the controller to a worker."""
-Up: TypeAlias = Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended | Counted
+Up: TypeAlias = (
+    Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended | Counted | Failed | Stuck
+)
 """From a worker to the controller."""
 
 ENCODER: Final = msgspec.msgpack.Encoder()

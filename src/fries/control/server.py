@@ -10,22 +10,32 @@ worker that does not answer makes a change fail after its timeout, and the job g
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final, TypeVar
 
+from fries.control.attempts import Attempts, Place
 from fries.control.changes import Change, Order
 from fries.control.door import Door, Line
+from fries.control.ledger import Ledger
 from fries.control.messages import (
     Begin,
     Counted,
     Counts,
     Down,
     Ended,
+    Failed,
     Go,
     Hello,
+    Noted,
+    Stuck,
     Up,
     Welcome,
 )
@@ -36,6 +46,9 @@ from fries.protocol.controller import (
     CheckpointComplete,
     Controller,
     ControllerEvent,
+    Decide,
+    Decided,
+    Decision,
     Drained,
     Expired,
     Heard,
@@ -45,6 +58,7 @@ from fries.protocol.controller import (
     Record,
     Released,
     Requested,
+    Revoked,
     Send,
 )
 from fries.protocol.messages import Part, Prepare, Switched
@@ -53,13 +67,18 @@ ANSWER_SECONDS: Final = 30.0
 """Until a caller gives up on an event loop that has stopped in this moment."""
 MOST_TASKS: Final = 1_000
 """Tasks that a worker has begun and not ended: it runs one at a time, and a few may get lost."""
+MOST_FAILURES: Final = 10_000
+"""Failures on live rows that are kept: one is enough to take a change back."""
 MOST_COUNTERS: Final = 100_000
 """Operators with counters: a worker cannot invent so many that they fill the driver."""
 ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+LEAK_BYTES: Final = 256 << 20
+"""A worker that has grown by so much since a change is told of."""
 Answer = TypeVar("Answer")
+_logger = logging.getLogger(__name__)
 
 
 class ControlServer:
@@ -84,6 +103,14 @@ class ControlServer:
         self._changes: dict[int, Change] = {}
         self._base: tuple[int, ...] = ()
         self._batch: int | None = None
+        self._finished = -1
+        """The newest batch that is known to be committed by Spark."""
+        self._attempts = Attempts()
+        self._ledger: Ledger | None = None
+        self.failures: list[Failed] = []
+        """Versions that failed on live rows since the query was started."""
+        self.stuck: dict[str, Stuck] = {}
+        """By worker, the function that has not returned for a while."""
         self._jobs: set[int] = set()
         """Batch jobs that count as the current batch."""
         self._running: dict[str, int] = {}
@@ -116,10 +143,29 @@ class ControlServer:
         """Names of the workers that are connected now."""
         return tuple(self._peers)
 
+    @property
+    def finished(self) -> int:
+        """The newest batch that is known to be committed by Spark; -1: none."""
+        return self._finished
+
+    @property
+    def changes(self) -> list[Change]:
+        """All changes that were ever requested, oldest first."""
+        return list(self._changes.values())
+
+    @property
+    def in_transition(self) -> bool:
+        """Whether some change is not over."""
+        return bool(self._controller.changes)
+
     def committed(self) -> list[Order]:
         """The orders that were committed, oldest first."""
         happened = (Phase.COMMITTED, Phase.DONE)
         return [change.order for change in self._changes.values() if change.phase in happened]
+
+    def updates_of(self, operator: str) -> int:
+        """How many updates of an operator were committed."""
+        return sum(operator in order.targets for order in self.committed())
 
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
@@ -145,10 +191,46 @@ class ControlServer:
         """
 
         def drain() -> None:
+            if finished < math.inf:
+                self._finished = max(self._finished, int(finished))
             if self._batch is None or self._batch <= finished:
                 self._drain()
 
         self._ask(drain)
+
+    def restore(self, ledger: Ledger, changes: list[Change], last: int, finished: int) -> None:
+        """Go on where an earlier driver has left off; before any worker joins."""
+
+        def take_over() -> None:
+            self._ledger, self._finished = ledger, finished
+            self._controller = replace(self._controller, last=last)
+            self._changes = {change.number: change for change in changes}
+            self._base = tuple(c.number for c in changes if c.phase is Phase.DONE)
+
+        self._ask(take_over)
+
+    def revoke(self, first: int, reason: str) -> bool:
+        """Take a change and all later ones back, with the batch in which they took effect.
+
+        The query must have stopped. ``False`` if a batch with the change is committed: then it
+        has happened. Workers have made it part of what they begin with, so they begin anew.
+        """
+        return self._ask(lambda: self._revoke(first, reason))
+
+    def _revoke(self, first: int, reason: str) -> bool:
+        happened = Phase.COMMITTED, Phase.DONE
+        later = [c for c in self._changes.values() if c.number >= first and c.phase in happened]
+        if any(change.since <= self._finished for change in later):
+            return False
+        for change in later:
+            if self._controller.change(change.number) is not None:
+                self._drive(Revoked(change.number, reason))
+            else:
+                self._base = tuple(number for number in self._base if number != change.number)
+                self._moved(change.number, Phase.ROLLED_BACK, reason)
+        for peer in self._peers.values():
+            peer.close()
+        return bool(later)
 
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""
@@ -169,14 +251,19 @@ class ControlServer:
     def _forget_batch(self) -> None:
         self._batch = None
         self._jobs.clear()
+        self._attempts.forget()
+        self.failures, self.stuck = [], {}
         self._release()
 
     def _submit(self, order: Order) -> Change:
         change = Change(self._controller.last + 1, order)
         self._changes[change.number] = change
         self._loop.call_later(order.timeout, self._drive, Expired(change.number))
+        if self._ledger is not None:
+            self._ledger.intend(change.number, order)
         parts = ((ROLE, Part(order.targets, head=True)),)
-        self._drive(Requested(parts, order.footprint, tagged=True, held=order.at_boundary))
+        durable = self._ledger is not None
+        self._drive(Requested(parts, order.footprint, True, order.at_boundary, durable))
         return change
 
     def _serve(self) -> None:
@@ -197,6 +284,8 @@ class ControlServer:
             peer.close()
         for change in self._changes.values():
             change.abandon()
+        if self._ledger is not None:
+            self._ledger.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=1.0) if others else None
 
@@ -228,15 +317,20 @@ class ControlServer:
 
     def _hear(self, name: str, message: Up) -> None:
         match message:
-            case Begin(batch):
-                self._begin(name, batch)
-            case Counted(counts):
+            case Begin():
+                self._begin(name, message)
+            case Counted(counts, memory):
+                self.stuck.pop(name, None)
                 self._count(counts)
-            case Ended(last_old=last_old):
-                self._running[name] = max(0, self._running.get(name, 0) - 1)
-                for number, moment in last_old.items():
-                    if number in self._changes:
-                        self._changes[number].used_old(moment)
+                self._weigh(name, memory)
+            case Ended():
+                self.stuck.pop(name, None)
+                self._end(name, message)
+            case Failed():
+                if len(self.failures) < MOST_FAILURES:
+                    self.failures.append(message)
+            case Stuck():
+                self.stuck[name] = message
             case Hello():
                 raise WireError("a second hello")
             case _:
@@ -251,22 +345,53 @@ class ControlServer:
             raise WireError("a worker counts for operators that no flow has")
         self.counters = {**self.counters, **sums}
 
+    def _weigh(self, name: str, memory: int) -> None:
+        """Say so if a worker needs much more memory since it has switched to a change."""
+        for active in self._controller.changes:
+            change = self._changes[active.number]
+            if name in change.switched:
+                _, last = change.memory.get(name, (0, 0))
+                grown = change.grown(name, memory)
+                if grown > LEAK_BYTES > grown - (memory - last):
+                    _logger.warning(
+                        "since change %d of %s, worker %s uses %d MB more; does it keep its rows?",
+                        change.number,
+                        ", ".join(change.order.targets),
+                        name,
+                        grown >> 20,
+                    )
+
+    def _end(self, name: str, ended: Ended) -> None:
+        """A task ended. If it has switched inside, it waits to hear that this is noted."""
+        self._running[name] = max(0, self._running.get(name, 0) - 1)
+        for number, moment in ended.last_old.items():
+            if number in self._changes:
+                self._changes[number].used_old(moment)
+        place = Place(ended.batch, ended.execution, ended.stage, ended.partition)
+        self._attempts.end(place, ended.complete, ended.cuts)
+        if ended.complete and ended.cuts:
+            self._tell(name, Noted())
+
     def _settle(self) -> None:
         """Note which changes no worker is missing any more."""
         for change in self._controller.changes:
-            if change.phase is Phase.PREPARING and not change.waiting:
+            decided = change.decision in (Decision.FREE, Decision.MADE)
+            if change.phase is Phase.PREPARING and not change.waiting and decided:
                 self._changes[change.number].prepared()
             at_boundary = self._changes[change.number].order.at_boundary
             if change.phase is Phase.COMMITTED and not change.waiting and not at_boundary:
                 self._changes[change.number].settle(time.time())
 
-    def _begin(self, name: str, batch: int) -> None:
+    def _begin(self, name: str, task: Begin) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
         if self._running.get(name, 0) >= MOST_TASKS:
             raise WireError("a worker begins more tasks than it can run")
+        batch = task.batch
         if self._is_boundary(batch):
+            self._finished = max(self._finished, batch - 1)
             self._batch = batch
             self._jobs.clear()
+            self._attempts.forget()
             self._release()
             self._drain()
         if batch < 0:
@@ -274,7 +399,12 @@ class ControlServer:
         self._running[name] = self._running.get(name, 0) + 1
         active = self._controller.changes
         committed = tuple(c.number for c in active if c.phase is Phase.COMMITTED)
-        self._tell(name, Go(self._base, committed))
+        place = Place(batch, task.execution, task.stage, task.partition)
+        as_before = self._attempts.begin(place, committed)
+        if as_before is None:
+            self._tell(name, Go(self._base, committed))
+        else:
+            self._tell(name, Go(self._base, committed, *as_before))
 
     def _is_boundary(self, batch: int) -> bool:
         """Whether a batch begins with this task.
@@ -292,12 +422,24 @@ class ControlServer:
             if change.phase is Phase.COMMITTED:
                 self._base = (*self._base, change.number)
                 self._drive(Drained(change.number))
-        replaced: set[str] = set()
+        self._forget_functions()
+
+    def _forget_functions(self) -> None:
+        """Forget what later changes have replaced for good.
+
+        The log keeps the version before the last one, for an undo after a restart.
+        """
+        replaced: Counter[str] = Counter()
         for number in reversed(self._base):
-            targets = self._changes[number].order.targets
-            if replaced.issuperset(targets):
-                self._changes[number].shrink()
-            replaced.update(targets)
+            change = self._changes[number]
+            times = min(replaced[target] for target in change.order.targets)
+            if times >= 1:
+                change.shrink()
+            if times >= 2 and self._ledger is not None and not change.small_in_log:
+                change.small_in_log = True
+                self._ledger.shrink(number, change.order)
+            if change.since <= self._finished:
+                replaced.update(change.order.targets)
 
     def _release(self) -> None:
         """Let changes that wait for a boundary be committed."""
@@ -314,12 +456,39 @@ class ControlServer:
                         self._ship(worker, message.change)
                     self._tell(worker, message)
                 case Record(number, phase, reason):
-                    if phase is Phase.PREPARING:
-                        self._changes[number].bit = self._free_bit()
-                    self._changes[number].move(phase, reason)
+                    self._moved(number, phase, reason)
+                case Decide(number):
+                    self._decide(number)
                 case CheckpointComplete():
                     pass
         self._settle()
+
+    def _moved(self, number: int, phase: Phase, reason: str) -> None:
+        """A change has entered a phase."""
+        change = self._changes[number]
+        if phase is Phase.PREPARING:
+            change.bit = self._free_bit()
+        if phase is Phase.COMMITTED:
+            change.since = self._since()
+        change.move(phase, reason)
+        if change.over and self._ledger is not None:
+            self._ledger.end(change)
+
+    def _since(self) -> int:
+        """The batch in which a change that is committed now takes effect, or an older one."""
+        if self._batch is not None and self._batch < 0:
+            return -1  # a batch job has no batches that could be taken back
+        return max(self._finished + 1, self._batch or 0)
+
+    def _decide(self, number: int) -> None:
+        """Have a commit written; go on when it is safe."""
+        assert self._ledger is not None
+
+        def then(problem: str) -> None:
+            with suppress(RuntimeError):  # the loop has ended: the log tells the next driver
+                self._loop.call_soon_threadsafe(self._drive, Decided(number, problem))
+
+        self._ledger.commit(number, self._since(), then)
 
     def _free_bit(self) -> int:
         """A bit that no change in transition uses; the machine sees to it that there is one."""

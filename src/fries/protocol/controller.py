@@ -3,11 +3,12 @@
 A change goes through these phases::
 
     QUEUED -> PREPARING -> COMMITTED -> DONE
-                   |
-                   +-----> ABORTED
+                   |            |
+                   +-> ABORTED  +-> ROLLED_BACK
 
 One change is prepared at a time. When all workers that take part have loaded it, COMMIT
-is logged and then sent to the heads. With markers a change is DONE when every part has
+is logged and then sent to the heads; where the log is slow (``durable``), the machine asks for
+the entry and goes on when it is safe. With markers a change is DONE when every part has
 switched; with tags the old tuples must drain first, which the engine reports.
 
 Checkpoints follow section 7.3: those in flight are cancelled when a change commits, and
@@ -51,6 +52,19 @@ class Phase(enum.Enum):
     COMMITTED = "committed"
     DONE = "done"
     ABORTED = "aborted"
+    ROLLED_BACK = "rolled back"
+    """It was committed, failed on live rows, and was taken back with its whole batch."""
+
+
+class Decision(enum.Enum):
+    """Where the log entry of a commit stands."""
+
+    FREE = "free"
+    """No log that takes its time: the decision is the machine's alone."""
+    OPEN = "open"
+    ASKED = "asked"
+    """The entry is being written: from now on the change can no longer be aborted."""
+    MADE = "made"
 
 
 Parts: TypeAlias = "tuple[tuple[str, Part], ...]"
@@ -73,6 +87,7 @@ class Change:
     """Workers whose answer is missing in this phase."""
     late: frozenset[str] = frozenset()
     """Workers that joined while a held change was prepared: its release does not wait for them."""
+    decision: Decision = Decision.FREE
 
     def part(self, role: str) -> Part | None:
         """What a worker with this role does in the change, if anything."""
@@ -95,6 +110,8 @@ class Requested:
     tagged: bool = False
     held: bool = False
     """Prepare now, but commit only when :class:`Released` says so (a batch boundary)."""
+    durable: bool = False
+    """Commit only when :class:`Decided` says that a slow log has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +160,37 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """The commit that :class:`Decide` asked for is in the log, or for some reason cannot be."""
+
+    change: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The batch in which a committed change took effect is thrown away, and the change with it."""
+
+    change: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointDue:
     """It is time for the next checkpoint."""
 
 
 ControllerEvent: TypeAlias = (
-    Requested | Joined | Left | Heard | Expired | Released | Drained | CheckpointDue
+    Requested
+    | Joined
+    | Left
+    | Heard
+    | Expired
+    | Released
+    | Drained
+    | Decided
+    | Revoked
+    | CheckpointDue
 )
 
 
@@ -170,13 +212,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """Write the commit of a change to a slow log, and report :class:`Decided`."""
+
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointComplete:
     """All snapshots of a checkpoint are safe: recovery may start from it."""
 
     checkpoint: int
 
 
-ControllerInstruction: TypeAlias = Send | Record | CheckpointComplete
+ControllerInstruction: TypeAlias = Send | Record | Decide | CheckpointComplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +279,10 @@ class _Turn:
 
     def take(self, event: ControllerEvent) -> None:
         match event:
-            case Requested(parts, footprint, tagged, held):
-                self._request(Change(self.state.last + 1, parts, footprint, tagged, held))
+            case Requested(parts, footprint, tagged, held, durable):
+                change = Change(self.state.last + 1, parts, footprint, tagged, held)
+                decision = Decision.OPEN if durable else Decision.FREE
+                self._request(replace(change, decision=decision))
             case Joined():
                 self._join(event)
             case Left(worker):
@@ -244,19 +295,34 @@ class _Turn:
                 self._release(number)
             case Drained(number):
                 self._drained(number)
+            case Decided(number, problem):
+                self._decided(number, problem)
+            case Revoked(number, reason):
+                self._revoked(number, reason)
             case CheckpointDue():
                 self.state = replace(self.state, due=True)
 
     def settle(self) -> None:
         """Carry out whatever has become possible, until nothing more is."""
-        while self._commit() or self._finish() or self._prepare():
+        while self._decide() or self._commit() or self._finish() or self._prepare():
             pass
         self._checkpoint()
 
+    def _decide(self) -> bool:
+        """Ask for the log entry of a change that all have loaded, even if it is held."""
+        for change in self.state.changes:
+            loaded = change.phase is Phase.PREPARING and change.waiting <= change.late
+            if loaded and change.decision is Decision.OPEN:
+                self._put(replace(change, decision=Decision.ASKED))
+                self.out.append(Decide(change.number))
+                return True
+        return False
+
     def _commit(self) -> bool:
         for change in self.state.changes:
-            ready = not change.waiting and not change.held
-            if change.phase is Phase.PREPARING and ready:
+            loaded = change.decision is Decision.FREE and not change.waiting
+            ready = loaded or change.decision is Decision.MADE
+            if change.phase is Phase.PREPARING and ready and not change.held:
                 if self.state.guard:
                     self._cancel_checkpoint()
                 taking_part = self._taking_part(change)
@@ -337,13 +403,36 @@ class _Turn:
                 self._saved(worker, checkpoint)
             case Refused(number, reason):
                 if change := self._awaiting(worker, number, Phase.PREPARING):
-                    self._abort(change, f"{worker}: {reason}")
+                    self._refused(change, worker, reason)
             case Prepared(number):
                 if change := self._awaiting(worker, number, Phase.PREPARING):
                     self._put(replace(change, waiting=change.waiting - {worker}))
             case Switched(number):
                 if change := self._awaiting(worker, number, Phase.COMMITTED):
                     self._put(replace(change, waiting=change.waiting - {worker}))
+
+    def _refused(self, change: Change, worker: str, reason: str) -> None:
+        """Abort; unless the log may have the commit: who came late must see for itself then."""
+        if change.decision in (Decision.FREE, Decision.OPEN):
+            self._abort(change, f"{worker}: {reason}")
+        else:
+            self._put(replace(change, waiting=change.waiting - {worker}))
+
+    def _decided(self, number: int, problem: str) -> None:
+        change = self.state.change(number)
+        if change is None or change.decision is not Decision.ASKED:
+            raise ProtocolError("controller", f"nobody asked for a decision on change {number}")
+        if problem:
+            self._abort(change, f"the commit cannot be logged: {problem}")
+        else:
+            self._put(replace(change, decision=Decision.MADE))
+
+    def _revoked(self, number: int, reason: str) -> None:
+        """Workers are not told: whoever revokes a change makes them begin anew."""
+        change = self.state.change(number)
+        if change is None or change.phase is not Phase.COMMITTED:
+            raise ProtocolError("controller", f"change {number} is not in transition")
+        self._remove(change, Phase.ROLLED_BACK, reason)
 
     def _awaiting(self, worker: str, number: int, phase: Phase) -> Change | None:
         """The change that an answer counts for; a late answer counts for nothing."""
@@ -356,6 +445,8 @@ class _Turn:
         change = self.state.change(number)
         if change is None or change.phase is Phase.COMMITTED:
             return
+        if change.decision in (Decision.ASKED, Decision.MADE):
+            return
         if change.phase is Phase.QUEUED or change.waiting:
             missing = ", ".join(sorted(change.waiting)) or "an earlier change"
             self._abort(change, f"not prepared in time; waited for {missing}")
@@ -363,10 +454,14 @@ class _Turn:
     def _release(self, number: int) -> None:
         """Let a held change commit, if all are ready for it; else it waits for the next time.
 
-        Those that joined meanwhile have not begun to work: they will begin with it.
+        Those that joined meanwhile have not begun to work: they will begin with it. A log that
+        is still writing means waiting, too.
         """
         change = self.state.change(number)
-        if change and change.phase is Phase.PREPARING and change.waiting <= change.late:
+        if change is None or change.phase is not Phase.PREPARING:
+            return
+        loaded = change.decision is Decision.FREE and change.waiting <= change.late
+        if loaded or change.decision is Decision.MADE:
             self._put(replace(change, held=False, waiting=frozenset()))
 
     def _drained(self, number: int) -> None:

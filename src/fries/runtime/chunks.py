@@ -89,6 +89,10 @@ class Pacer:
         """Rows of the next chunk; in a hurry it is short."""
         return max(1, self.rows // HURRY) if hurried else self.rows
 
+    def restart(self) -> None:
+        """A new version may be far slower: begin with one row again."""
+        self.rows = 1
+
     def measured(self, rows: int, seconds: float) -> None:
         """Learn from a chunk."""
         if rows:

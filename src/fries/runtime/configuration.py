@@ -35,6 +35,8 @@ class Shipped:
     migrations: Mapping[str, Function | None] = field(default_factory=dict)
     entries: frozenset[int] = frozenset()
     """Numbers of the edges over which rows enter a component; there they are stamped."""
+    inverses: Mapping[str, Function | None] = field(default_factory=dict)
+    """What would bring states back: for whoever undoes the change, not for workers."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Configuration:
         """Changes that are not in the base. Replaced, never changed: rows go on meanwhile."""
         self._replacing = threading.Lock()
         self._switched: set[int] = set()
+        self._pinned: set[int] | None = None
+        """What a task that must go as before has switched to, whatever the worker has since."""
         self._start(operators)
 
     def define(self, definition: bytes) -> None:
@@ -91,6 +95,8 @@ class Configuration:
         """By operator, what brings a state from each version of the base to the next."""
         self._updates = dict.fromkeys(self._base, 0)
         """By operator, how many updates the base has."""
+        self._origins = dict.fromkeys(self._base, 0)
+        """By operator, the change that brought the base's version; 0: the flow was built so."""
         self._samples: dict[str, deque[bytes]] = {
             name: deque(maxlen=SAMPLES) for name in self._base
         }
@@ -122,17 +128,22 @@ class Configuration:
         with self._replacing:
             self._loaded = {number: one for number, one in self._loaded.items() if number != change}
 
-    def begin(self, base: Iterable[int]) -> None:
-        """A task begins: from now on the changes in the base of its batch are for all rows."""
+    def begin(self, base: Iterable[int], pinned: Iterable[int] | None = None) -> None:
+        """A task begins: from now on the changes in the base of its batch are for all rows.
+
+        ``pinned`` are the changes that it must begin with, if it is a repetition.
+        """
+        self._pinned = None if pinned is None else set(pinned)
         for change in sorted(set(base) & self._loaded.keys()):
             with self._replacing:
-                self._fold(self._loaded[change])
+                self._fold(change, self._loaded[change])
                 self._loaded = {n: one for n, one in self._loaded.items() if n != change}
             self._switched.discard(change)
 
-    def _fold(self, loaded: _Loaded) -> None:
+    def _fold(self, change: int, loaded: _Loaded) -> None:
         """Make a change part of the base."""
         self._base.update(loaded.bodies)
+        self._origins.update(dict.fromkeys(loaded.bodies, change))
         for name in loaded.bodies.keys() | loaded.migrations.keys():
             self._migrations[name] = [*self._migrations[name], loaded.migrations.get(name)]
             self._updates[name] += 1
@@ -152,10 +163,38 @@ class Configuration:
     def stamp_on(self, edge: int) -> int:
         """The bits to set on rows that come in over an edge."""
         bits = 0
+        switched = self._effective
         for change, loaded in self._loaded.items():
-            if change in self._switched and edge in loaded.entries:
+            if change in switched and edge in loaded.entries:
                 bits |= loaded.bit
         return bits
+
+    def stamping(self, edges: Iterable[int]) -> frozenset[int]:
+        """The changes whose bits are set on rows that come in over some edges."""
+        loaded = self._loaded
+        return frozenset(
+            change
+            for change in self._effective
+            if change in loaded and not loaded[change].entries.isdisjoint(edges)
+        )
+
+    def pin(self, change: int) -> None:
+        """In a repetition: here the task had switched to a change."""
+        assert self._pinned is not None
+        self._pinned.add(change)
+
+    @property
+    def _effective(self) -> set[int]:
+        return self._switched if self._pinned is None else self._pinned
+
+    def origin(self, operator: str, mask: int) -> int:
+        """The change that brought the version that a row with some mask gets; 0: none did."""
+        applied = [
+            change
+            for change, loaded in self._loaded.items()
+            if operator in loaded.bodies and mask & loaded.bit
+        ]
+        return max(applied, default=self._origins[operator])
 
     def version(self, operator: str, mask: int) -> int:
         """How many updates of an operator a row with some mask has."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -17,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fries.control.messages import Cut
+from fries.errors import OperatorError
 from fries.runtime.arrow import Integers, integers
 from fries.runtime.chunks import Chunk, Pacer
 from fries.runtime.configuration import Configuration
@@ -44,6 +47,15 @@ class Control(Protocol):
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Note what an operator has done."""
 
+    def calling(self, operator: str, change: int) -> None:
+        """A version of an operator is about to be called."""
+
+    def returned(self) -> None:
+        """It has returned."""
+
+    def failed(self, change: int, error: OperatorError) -> None:
+        """It has failed; tell whoever can take it back."""
+
 
 class Recorder(Protocol):
     """Notes data operations, in audit mode."""
@@ -70,8 +82,8 @@ class Stage:
         self._pacer = Pacer()
         self._operators = spec.operators
         self._group: KeyGroup | None = None
-        self._versions: dict[int, OperatorSpec] = {}
-        """By version of the states in the group, the operator that wrote them."""
+        self._versions: dict[int, tuple[OperatorSpec, int]] = {}
+        """By version of the states in the group, the operator that wrote them, and its change."""
         here = {operator.name for operator in spec.operators}
         self._inner = {edge.number for edge in spec.edges if edge.target in here}
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
@@ -79,6 +91,17 @@ class Stage:
             self._outputs[edge.source].append(edge)
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
+        self._rows = 0
+        """Rows that have been pushed through."""
+        self._stamping = configuration.stamping(self._inner)
+        self.cuts: list[Cut] = []
+        """Where rows began to be stamped for a change."""
+        self._ahead: list[Cut] = []
+        """In a repetition: where that must happen again."""
+
+    def repeat(self, cuts: Sequence[Cut]) -> None:
+        """Switch where this task had switched before, and nowhere else."""
+        self._ahead = list(cuts)
 
     def run(self, edge: EdgeSpec, rows: Chunk) -> Iterator[Leaving]:
         """Push rows that came over an edge through the stage; what leaves it comes out."""
@@ -99,18 +122,21 @@ class Stage:
         yield from self.run(edge, self._in_order(operator, rows))
         if operator.kind is Kind.AGGREGATE:
             yield from self._results(operator, group)
-        self._configuration.sampled(operator.name, group.save())
+        with self._blaming(max((change for _, change in self._versions.values()), default=0)):
+            self._configuration.sampled(operator.name, group.save())
         self._group = None
 
     def run_join(self, operator: OperatorSpec, left: Leaving, right: Leaving) -> Iterator[Leaving]:
         """Pair the rows of a key group that came over two edges, and push the pairs on."""
         self._control.poll()
+        self._note_cut()
         halves = [rows.stamped(self._configuration.stamp_on(e.number)) for e, rows in (left, right)]
         if self._recorder is not None:
             for half in halves:
                 self._recorder.record(operator.name, 0, half)
         began = time.perf_counter()
-        pairs = join(operator, *halves)
+        with self._blaming(0):
+            pairs = join(operator, *halves)
         taken = sum(map(len, halves))
         self._control.count(operator.name, taken, len(pairs), time.perf_counter() - began)
         yield from self._paced(pairs, partial(self._onward, operator))
@@ -120,12 +146,29 @@ class Stage:
         start = 0
         while start < len(rows):
             self._control.poll()
-            chunk = rows.slice(start, self._pacer.next(self._control.hurried))
+            self._note_cut()
+            chunk = rows.slice(start, self._size())
             began = time.perf_counter()
             leaving = push(chunk)
             self._pacer.measured(len(chunk), time.perf_counter() - began)
             start += len(chunk)
+            self._rows += len(chunk)
             yield from leaving
+
+    def _note_cut(self) -> None:
+        """Switch where a repetition must, and note where rows begin to be stamped."""
+        while self._ahead and self._ahead[0].rows == self._rows:
+            self._configuration.pin(self._ahead.pop(0).change)
+        stamping = self._configuration.stamping(self._inner)
+        if stamping != self._stamping:
+            self.cuts += [Cut(self._rows, change) for change in sorted(stamping - self._stamping)]
+            self._stamping = stamping
+            self._pacer.restart()
+
+    def _size(self) -> int:
+        """Rows of the next chunk: it may not reach over the next cut of a repetition."""
+        size = self._pacer.next(self._control.hurried)
+        return min(size, self._ahead[0].rows - self._rows) if self._ahead else size
 
     def _push(self, edge: EdgeSpec, chunk: Chunk) -> list[Leaving]:
         """One chunk over an edge and through all operators, under one configuration."""
@@ -175,7 +218,11 @@ class Stage:
                 version = self._configuration.version(operator.name, mask)
                 self._recorder.record(operator.name, version, part)
             began = time.perf_counter()
-            output = self._call(operator, mask, part)
+            change = self._configuration.origin(operator.name, mask)
+            self._control.calling(operator.name, change)
+            with self._blaming(change):
+                output = self._call(operator, mask, part, change)
+            self._control.returned()
             took = time.perf_counter() - began
             self._control.count(operator.name, len(part), output.batch.num_rows, took)
             if mask != bits:
@@ -184,14 +231,23 @@ class Stage:
                     self.last_old[change] = now
             yield part.children(output), output.branches
 
-    def _call(self, operator: OperatorSpec, mask: int, rows: Chunk) -> Output:
+    @contextmanager
+    def _blaming(self, change: int) -> Iterator[None]:
+        """Tell of a version that fails which change it came with."""
+        try:
+            yield
+        except OperatorError as error:
+            self._control.failed(change, error)
+            raise
+
+    def _call(self, operator: OperatorSpec, mask: int, rows: Chunk, change: int) -> Output:
         name, configuration = operator.name, self._configuration
         body = configuration.body(name, mask)
         if body.fold is None:
             return body.call(rows.batch)
         assert self._group is not None, "a keyed operator gets whole key groups"
         version = configuration.state_version(name, mask)
-        self._versions[version] = body.spec
+        self._versions[version] = body.spec, change
         return body.fold(
             rows.batch, self._group, version, partial(configuration.migrated, name, mask)
         )
@@ -215,7 +271,9 @@ class Stage:
         for key, (_, version, state) in group.entries():
             by_version[version][key] = state
         for version, states in by_version.items():
-            made = self._fresh(results(self._versions[version], states))
+            spec, change = self._versions[version]
+            with self._blaming(change):
+                made = self._fresh(results(spec, states))
             self._control.count(operator.name, 0, len(made), 0.0)
             yield from self._paced(made, partial(self._onward, operator))
 

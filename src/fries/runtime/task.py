@@ -1,5 +1,9 @@
 """One execution of a stage, from its announcement to its report. Knows no Spark.
 
+A task that is executed again, because its output was lost, goes as it went before: it begins
+with the same changes and switches after the same rows. That needs rows in a fixed order
+(``ordered``); without, a task that had switched inside is refused, and so the batch fails.
+
 Batches of flat rows go in and come out. Whoever feeds it (``mapInArrow``, a stateful
 processor, a test) hands over whole batches, or in a keyed stage whole key groups.
 """
@@ -15,8 +19,10 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from fries.control.messages import Ended, Go
+from fries.errors import ReplayError
 from fries.runtime.arrow import Integers, concat_batches
 from fries.runtime.audit import Audit, transactions
 from fries.runtime.chunks import Chunk, concat
@@ -36,11 +42,11 @@ FLUSH_SECONDS: Final = 0.1
 class Channel(Control, Protocol):
     """The control channel, as a task uses it."""
 
-    def begin(self, batch: int, stage: int, partition: int) -> Go:
+    def begin(self, batch: int, stage: int, partition: int, execution: int) -> Go:
         """Announce a task, and learn of every commit that was sent before it began."""
 
     def ended(self, report: Ended) -> None:
-        """Tell how a task went."""
+        """Tell how a task went; raises if that must be known and cannot be told."""
 
 
 class Encoder(Protocol):
@@ -57,6 +63,8 @@ class Execution(NamedTuple):
 
     batch: int
     partition: int
+    number: int = 0
+    """Spark's number of the action that it belongs to."""
 
 
 class Task:
@@ -71,16 +79,22 @@ class Task:
         channel: Channel,
         audit: Audit | None = None,
         dumps: Dumps = pickle.dumps,
+        ordered: bool = False,
     ) -> None:
         self._physical, self._gives, self._execution = stage, gives, execution
         self._channel, self._audit, self._dumps = channel, audit, dumps
-        go = channel.begin(execution.batch, stage.number, execution.partition)
-        configuration.begin(go.base)
+        batch, partition, number = execution
+        go = channel.begin(batch, stage.number, partition, number)
+        configuration.begin(go.base, go.pinned)
         self._operators = {spec.name: spec for spec in stage.spec.operators}
         self._edges = {edge.number: edge for edge in stage.incoming}
         self._began = 0
         """Transactions that began here."""
         self._stage = Stage(stage.spec, configuration, channel, audit, self.fresh)
+        if go.cuts and not ordered:
+            self.report(complete=False)
+            raise ReplayError(stage.number, partition)
+        self._stage.repeat(go.cuts)
 
     def fresh(self, rows: pa.RecordBatch) -> Chunk:
         """Rows that begin transactions here."""
@@ -114,13 +128,18 @@ class Task:
     def keep_audit(self, folder: str | None) -> None:
         """All went well: what was recorded counts."""
         if self._audit is not None and folder is not None:
-            batch, partition = self._execution
+            batch, partition, _ = self._execution
             self._audit.write(folder, f"{batch}-{self._physical.number}-{partition}")
 
-    def report(self) -> None:
-        """Tell the controller that the task is over, however it went."""
-        where = self._execution.batch, self._physical.number, self._execution.partition
-        self._channel.ended(Ended(*where, self._stage.last_old))
+    def report(self, complete: bool) -> None:
+        """Tell the controller that the task is over, and how it went.
+
+        Raises if the task has switched inside and nobody hears of it: it must not complete.
+        """
+        batch, partition, number = self._execution
+        stage = self._stage
+        report = Ended(batch, self._physical.number, partition, stage.last_old, number, complete)
+        self._channel.ended(structs.replace(report, cuts=tuple(stage.cuts)))
 
     def _fold(
         self,

@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import pickle
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from fries.control.changes import Change, Order
+from fries.control.changes import Change
+from fries.control.messages import Failed
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer
 from fries.control.tls import Tls
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
+    FriesError,
     NotRunningError,
     TraitError,
     UpdateRefusedError,
 )
+from fries.log.shape import shape_of
 from fries.plan import CommitPoint, Plan
 from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
+from fries.schedulers import scheduler as scheduler_of
 from fries.serializability import Verdict, check_trace
+from fries.spark.checkpoint import checkpoint_of
 from fries.spark.plan import Planner
+from fries.spark.recovery import Checkpoint
+from fries.spark.shipping import digest_of, order_of, packed, pickled_all, try_to_load
 from fries.spark.tasks import Session
 from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
+from fries.traits import graph_of
 from fries.updates import Revision, check_columns, revised
-
-_dumps: Callable[..., bytes] = cloudpickle.dumps
+from fries.versions import Applied, Versions
 
 
 @dataclass(frozen=True)
@@ -55,25 +59,10 @@ class Definition:
     """In topological order."""
     edges: tuple[EdgeSpec, ...]
     sources: Mapping[str, DataFrame]
-    outputs: Mapping[str, str]
-    """By the operator that an output edge ends in, the name of the output."""
+    outputs: tuple[str, ...]
     groups: int
     audit: str | None
     tls: Tls | None = None
-
-
-@dataclass(frozen=True)
-class _Applied:
-    """A change that was requested: what it made of its operators, and how to know it again."""
-
-    change: Change
-    specs: Mapping[str, OperatorSpec]
-    digests: Mapping[str, bytes]
-
-    @property
-    def decided(self) -> bool:
-        """Whether it can no longer be aborted."""
-        return self.change.phase not in (Phase.QUEUED, Phase.PREPARING)
 
 
 class Engine:
@@ -81,72 +70,175 @@ class Engine:
 
     def __init__(self, flow: Definition) -> None:
         self._flow = flow
-        self._changing = threading.Lock()
-        self._specs = {spec.name: spec for spec in flow.operators}
-        """The newest version of each operator whose change is done."""
-        self._digests: dict[str, bytes] = {}
-        self._applied: list[_Applied] = []
-        """Changes that may not be done yet, oldest first."""
+        self.changing = threading.RLock()
+        """Held by whoever changes the flow or starts its query."""
+        self._versions = Versions(flow.operators)
         self._writer: DataStreamWriter | None = None
+        self._checkpoint: Checkpoint | None = None
         self.query: StreamingQuery | None = None
         """The query that :meth:`start` has started."""
         if flow.audit is not None:
             audit.refuse_used(flow.audit)
         context = next(iter(flow.sources.values())).sparkSession.sparkContext
+        _refuse_speculation(context)
         if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
-        definition = _pickled_all(flow.operators)
+        definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
-        self._server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
-        self._server.start()
+        self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
+        """The controller."""
+        self.server.start()
         names = tuple(spec.name for spec in flow.operators)
-        secret, address = self._server.secret, (host, self._server.address[1])
+        secret, address = self.server.secret, (host, self.server.address[1])
         self._session = Session(flow.name, address, secret, names, flow.audit, flow.tls)
         self.physical = _stages(flow)
 
     def dataframe(self) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
-        planner = Planner(self.physical, self._session, self._flow.outputs, self._flow.groups)
+        planner = Planner(self.physical, self._session, self._flow.groups)
         return planner.dataframe(self._flow.sources)
 
-    def start(self, writer: DataStreamWriter) -> StreamingQuery:
-        """Start a query on the output, so that it can be restarted."""
-        if self.query is not None and self.query.isActive:
-            raise TraitError(
-                f"flow {self._flow.name!r}",
-                "its query is running; stop it first, or build another flow",
-            )
-        self._server.cut()
-        self._writer = writer
-        self.query = writer.start()
+    def start(self, writer: DataStreamWriter, replace_functions: bool = False) -> None:
+        """Start a query on the output, where its checkpoint has left off."""
+        with self.changing:
+            if self.query is not None and self.query.isActive:
+                raise TraitError(
+                    f"flow {self._flow.name!r}",
+                    "its query is running; stop it first, or build another flow",
+                )
+            self._recover(writer, replace_functions)
+            self._writer = writer
+            self.resume()
+
+    def resume(self) -> StreamingQuery:
+        """Start the query again: the batch that was not committed is replayed as a whole."""
+        assert self._writer is not None
+        self.server.cut()
+        self.query = self._writer.start()
         return self.query
 
+    def _recover(self, writer: DataStreamWriter, replace_functions: bool) -> None:
+        """Open the log of the checkpoint, once."""
+        folder = checkpoint_of(writer)
+        known = None if self._checkpoint is None else self._checkpoint.folder
+        if known == folder:
+            return
+        if known is not None or self.server.changes:
+            place = known or "of the query that it ran with"
+            raise TraitError(
+                f"flow {self._flow.name!r}",
+                f"its changes belong to the checkpoint {place}; build another flow",
+            )
+        assert folder is not None
+        checkpoint = Checkpoint(writer._spark, folder)
+        shape = shape_of(self._flow.operators, self._flow.edges, self._flow.groups)
+        checkpoint.recover(shape, self.server, self._versions, replace_functions)
+        self._checkpoint = checkpoint
+
+    def rest(self) -> None:
+        """Let the controller know which micro-batches are committed."""
+        if self.query is not None:
+            self.server.rest(_finished(self.query))
+
+    def learn_finished(self) -> None:
+        """The query has failed: learn which micro-batches it had committed."""
+        if self._checkpoint is not None:
+            self.server.rest(self._checkpoint.finished())
+        elif self.query is not None:
+            self.server.rest(_reported(self.query))
+
     def reconfigure(
-        self, plan: Plan, updates: Mapping[str, Revision], timeout: float, requested: float
+        self,
+        plan: Plan,
+        updates: Mapping[str, Revision],
+        timeout: float,
+        requested: float,
+        note: str = "",
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch."""
-        with self._changing:
-            if self.query is not None:
-                self._server.rest(_finished(self.query))
+        with self.changing:
+            self.rest()
+            before = self._versions.current(self.server.finished)
             new = self._checked(plan, updates)
-            digests = {name: _digest(name, update) for name, update in updates.items()}
-            if all(self._has(name, digest) for name, digest in digests.items()):
+            digests = {name: digest_of(name, update) for name, update in updates.items()}
+            if all(self._versions.has(name, digest) for name, digest in digests.items()):
                 raise AlreadyAppliedError(plan.targets)
             self._check_time(plan)
             migrations = {name: update.migrate for name, update in updates.items()}
-            shipped = Shipped(new, migrations, self._entries(plan))
-            change = self._server.request(self._order(plan, shipped, timeout, requested))
-            self._applied.append(_Applied(change, new, digests))
+            inverses = {name: update.inverse for name, update in updates.items()}
+            package = packed(Shipped(new, migrations, self._entries(plan), inverses))
+            if not self.server.workers:
+                try_to_load(self._flow.operators, plan, package)
+            versions = {name: self.server.updates_of(name) + 1 for name in plan.targets}
+            order = order_of(plan, package, versions, requested, note)
+            change = self.server.request(replace(order, timeout=timeout))
+            old = {name: before[name] for name in new}
+            self._versions.add(Applied(change, new, old, migrations, inverses, digests))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
-            return Reconfiguration(plan, change)
+            return Reconfiguration(plan, change, self.undo)
+
+    def undo(self, plan: Plan, number: int, timeout: float, note: str) -> Reconfiguration:
+        """Take a change back by another one, with the versions from before it."""
+        requested = time.time()
+        with self.changing:
+            applied = self._undoable(plan, number)
+            story = note or f"undo of change {number}"
+            updates = applied.inverted()
+            return self.reconfigure(plan, updates, timeout, requested, story)
+
+    def roll_back(self, failed: Failed) -> bool:
+        """Take a change back that fails on live rows; the query must have stopped.
+
+        With its whole batch, if that is not committed; else by another change. ``False`` if
+        there is no way back.
+        """
+        with self.changing:
+            applied = self._versions.find(failed.change)
+            if applied is None:
+                return False
+            story = _story(failed)
+            if self.server.revoke(failed.change, story):
+                applied.change.failed(failed)
+                return True
+            return self._undo_failed(applied, failed)
+
+    def _undo_failed(self, applied: Applied, failed: Failed) -> bool:
+        targets = tuple(applied.specs)
+        flow = self._flow
+        graph = graph_of(self._versions.current(-1), flow.edges, tuple(flow.sources), flow.outputs)
+        plan = scheduler_of(applied.change.order.scheduler)(graph, targets)
+        plan = replace(plan, commit=CommitPoint.NOW)
+        try:
+            note = f"rollback of change {failed.change}: {failed.problem}"
+            change = self.undo(plan, failed.change, timeout=60.0, note=note)
+        except FriesError:
+            return False
+        applied.change.failed(failed)
+        return change.wait(60.0)
+
+    def _undoable(self, plan: Plan, number: int) -> Applied:
+        """A change that may be undone: it happened, and nothing was built on it."""
+        targets = ", ".join(plan.targets)
+        applied = self._versions.find(number)
+        if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
+            raise UpdateRefusedError(targets, f"change {number} is not in place")
+        for name in applied.specs:
+            newest = self._versions.newest(name)
+            if newest is not applied and newest is not None:
+                raise UpdateRefusedError(
+                    name,
+                    f"change {newest.change.number} came after change {number}; undo that first",
+                )
+        return applied
 
     def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:
         """The new versions, which must fit whether or not an undecided change comes first."""
-        new = self._fitted(self._current(), updates)
-        if any(not applied.decided for applied in self._applied):
+        finished = self.server.finished
+        new = self._fitted(self._versions.current(finished), updates)
+        if self._versions.undecided:
             try:
-                without = self._fitted(self._current(decided_only=True), updates)
+                without = self._fitted(self._versions.current(finished, True), updates)
             except UpdateRefusedError:
                 without = {}
             if without != new:
@@ -165,7 +257,7 @@ class Engine:
     def _check_time(self, plan: Plan) -> None:
         """Refuse what cannot be done now."""
         targets = ", ".join(plan.targets)
-        if not self._server.workers and self.query is None:
+        if not self.server.workers and self.query is None:
             raise NotRunningError(self._flow.name)
         if plan.commit is CommitPoint.NEXT_BATCH and not self._is_streaming():
             raise UpdateRefusedError(
@@ -176,56 +268,16 @@ class Engine:
                 targets, "only a query that was started with flow.start(writer) can be restarted"
             )
 
-    def _order(self, plan: Plan, shipped: Shipped, timeout: float, requested: float) -> Order:
-        parts: list[pickle.PickleBuffer] = []
-        payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
-        buffers = tuple(_frozen(part.raw()) for part in parts)
-        if not self._server.workers:
-            _try_to_load(self._flow.operators, plan, payload, buffers)
-        return Order(
-            plan.targets,
-            payload,
-            footprint=frozenset(frozenset(part.members) for part in plan.components),
-            residue=_dumps(Shipped({}, shipped.migrations)),
-            buffers=buffers,
-            at_boundary=plan.commit is not CommitPoint.NOW,
-            timeout=timeout,
-            requested=requested,
-        )
-
     def _is_streaming(self) -> bool:
         return any(frame.isStreaming for frame in self._flow.sources.values())
 
     def _restart(self, change: Change, timeout: float) -> None:
         """The baseline: stop the query, which throws its batch away, and start it again."""
-        assert self._writer is not None
         assert self.query is not None
         if not change.wait_ready(time.monotonic() + timeout) or change.phase is Phase.ABORTED:
             raise AbortedError(change.reason or "not prepared in time")
         self.query.stop()
-        self._server.cut()
-        self.query = self._writer.start()
-
-    def _current(self, decided_only: bool = False) -> dict[str, OperatorSpec]:
-        """The newest version of each operator, in topological order; forgets older ones."""
-        while self._applied and self._applied[0].change.over:
-            oldest = self._applied.pop(0)
-            if oldest.change.phase is Phase.DONE:
-                self._specs.update(oldest.specs)
-                self._digests.update(oldest.digests)
-        specs = dict(self._specs)
-        for applied in self._applied:
-            wanted = applied.decided or not decided_only
-            if wanted and applied.change.phase is not Phase.ABORTED:
-                specs.update(applied.specs)
-        return specs
-
-    def _has(self, name: str, digest: bytes) -> bool:
-        """Whether an operator has an update already, or is about to get it."""
-        for applied in reversed(self._applied):
-            if name in applied.digests and applied.change.phase is not Phase.ABORTED:
-                return applied.digests[name] == digest
-        return self._digests.get(name) == digest
+        self.resume()
 
     def audit(self) -> Verdict:
         """Check every data operation that finished tasks have recorded."""
@@ -234,19 +286,19 @@ class Engine:
                 f"flow {self._flow.name!r}",
                 "it records nothing; make it with Flow(..., audit=folder)",
             )
-        plans = (order.targets for order in self._server.committed())
+        plans = (order.targets for order in self.server.committed())
         return check_trace(
             audit.read(self._session.audit, self._session.operators, updates_of(plans))
         )
 
     @property
-    def server(self) -> ControlServer:
-        """The controller."""
-        return self._server
+    def changes(self) -> list[Change]:
+        """All changes that were ever requested, oldest first."""
+        return self.server.changes
 
     def stop(self) -> None:
         """Close the control channel."""
-        self._server.stop()
+        self.server.stop()
 
     def _crossing(self) -> dict[int, pa.Schema]:
         """Columns of the edges that stay as planned.
@@ -275,17 +327,22 @@ class Engine:
 
 
 def _finished(query: StreamingQuery) -> float:
-    """Number of the newest micro-batch that Spark has committed; all of them if the query is over.
+    """The newest micro-batch that Spark has committed; all of them if the query is over."""
+    return _reported(query) if query.isActive else math.inf
 
-    Spark reports idle time, too, under the number of the batch that will come.
-    """
-    if not query.isActive:
-        return math.inf
+
+def _reported(query: StreamingQuery) -> int:
+    """Spark reports idle time, too, under the number of the batch that will come."""
     progress = query.lastProgress
     if progress is None:
         return -1
     ran = "addBatch" in progress["durationMs"]
     return int(progress["batchId"]) - (0 if ran else 1)
+
+
+def _story(failed: Failed) -> str:
+    row = f" on {failed.row}" if failed.row else ""
+    return f"operator {failed.operator!r} failed{row}: {failed.problem}\n{failed.story}".rstrip()
 
 
 def _stages(flow: Definition) -> PhysicalFlow:
@@ -294,56 +351,13 @@ def _stages(flow: Definition) -> PhysicalFlow:
     return physical(bare, flow.edges)
 
 
-def _pickled(
-    name: str, value: object, aside: Callable[[pickle.PickleBuffer], object] | None = None
-) -> bytes:
-    try:
-        return _dumps(value, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
-    except Exception as error:
-        raise UpdateRefusedError(
-            name,
-            f"it cannot be pickled ({error}); keep connections, locks and sessions out of it, and "
-            "open them inside the function",
-        ) from error
-
-
-def _digest(name: str, update: Revision) -> bytes:
-    """What tells an update from another one, without keeping its models."""
-    parts: list[pickle.PickleBuffer] = []
-    hashed = hashlib.sha256(_pickled(name, update, parts.append))
-    for part in parts:
-        hashed.update(part.raw())
-    return hashed.digest()
-
-
-def _frozen(part: memoryview) -> memoryview:
-    """A large part of a payload as it is now, whatever its owner does with it later."""
-    return part if part.readonly else memoryview(bytes(part))
-
-
-def _try_to_load(
-    operators: tuple[OperatorSpec, ...],
-    plan: Plan,
-    payload: bytes,
-    buffers: tuple[memoryview, ...],
-) -> None:
-    """Where no worker is there to do it: see that the functions can be loaded at all."""
-    try:
-        Configuration(operators).load(0, 0, payload, buffers)
-    except Exception as error:
-        raise UpdateRefusedError(
-            ", ".join(plan.targets), f"it cannot be loaded:\n{traceback.format_exc()}"
-        ) from error
-
-
-def _pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
-    """All operators; a function that cannot travel is named."""
-    try:
-        return _dumps(operators)
-    except Exception:
-        for spec in operators:
-            _pickled(spec.name, spec)
-        raise
+def _refuse_speculation(context: SparkContext) -> None:
+    if context.getConf().get("spark.speculation", "false") == "true":
+        raise TraitError(
+            "spark.speculation",
+            "two attempts of a task may switch at different rows, and Spark does not tell which "
+            "of them counts; turn it off",
+        )
 
 
 def _is_local(context: SparkContext) -> bool:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 
 from fries.runtime.layout import EDGE, GROUP, HASH, OPERATOR, Layout, Result
+from fries.spark.order import has_fixed_order
 from fries.spark.schemas import spark_schema
 from fries.spark.stateful import GroupedStage
 from fries.spark.tasks import (
@@ -37,14 +38,10 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 class Planner:
     """Builds the DataFrame of one flow."""
 
-    def __init__(
-        self, flow: PhysicalFlow, session: Session, names: Mapping[str, str], groups: int
-    ) -> None:
+    def __init__(self, flow: PhysicalFlow, session: Session, groups: int) -> None:
         self._flow, self._session, self._groups = flow, session, groups
         self._audit = session.audit is not None
-        self._result = Result(
-            {e.number: (names[e.target], flow.schemas[e.number]) for e in flow.outputs}
-        )
+        self._result = Result({e.number: (e.target, flow.schemas[e.number]) for e in flow.outputs})
 
     def dataframe(self, sources: Mapping[str, DataFrame]) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
@@ -62,7 +59,8 @@ class Planner:
                 )
                 for edge, schema in feed
             ]
-        task = SourceStage(Work(self._session, first, gives), feed)
+        ordered = all(map(has_fixed_order, sources.values()))
+        task = SourceStage(Work(self._session, first, gives, ordered), feed)
         frame = reduce(_union, rows).mapInArrow(task, spark_schema(gives.schema))
         for stage in others:
             frame, layout = self._staged(frame, stage, layout, stage is others[-1])

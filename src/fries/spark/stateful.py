@@ -57,15 +57,17 @@ class GroupedStage(StatefulProcessor):
             whole = concat_batches([self._arrow(part) for part in rows])
             for batch in self._task.group(operator, whole, self.takes, self._store):
                 yield batch.to_pandas()
-        except BaseException:
-            self._task.report()
+        except BaseException as error:
+            enough = isinstance(error, GeneratorExit)  # Spark may use the rows that it has
+            self._task.report(complete=enough)
+            self._task = None
             raise
 
     def close(self) -> None:
         """All groups are done."""
         if self._task is not None:
             self._task.keep_audit(self.work.session.audit)
-            self._task.report()
+            self._task.report(complete=True)
 
     def _arrow(self, frame: pd.DataFrame) -> pa.RecordBatch:
         """A frame as flat rows; Spark has lost the names that begin with an underscore."""

@@ -20,6 +20,7 @@ from pyspark import TaskContext, cloudpickle
 
 from fries.control.client import ControlClient
 from fries.control.tls import Tls
+from fries.errors import WireError
 from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
@@ -56,6 +57,8 @@ class Host:
 
     def __init__(self, session: Session) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
+        self.used = False
+        """Whether a task has begun here: the connection was good once."""
         self.configuration = Configuration()
         self.client = ControlClient(
             session.address, session.secret, session.flow, self.configuration, session.tls
@@ -84,17 +87,29 @@ class Work:
     session: Session
     stage: PhysicalStage
     gives: Encoder
+    ordered: bool = False
+    """Whether a task that is executed again gets the same rows in the same order."""
 
     def task(self) -> Task:
         """Begin to work on the partition of the Spark task that this is called in."""
         context = TaskContext.get()
         assert context is not None, "a stage runs in a Spark task"
-        execution = Execution(_batch(context), context.partitionId())
+        action = int(context.getLocalProperty(EXECUTION_ID) or 0)
+        execution = Execution(_batch(context, action), context.partitionId(), action)
         host = host_of(self.session)
+        try:
+            return self._begin(host, execution)
+        except WireError:
+            if not host.used:
+                raise
+        return self._begin(host_of(self.session), execution)  # it was lost between two tasks
+
+    def _begin(self, host: Host, execution: Execution) -> Task:
         audit = Audit(self.session.operators) if self.session.audit else None
-        return Task(
-            self.stage, self.gives, execution, host.configuration, host.client, audit, dumps
-        )
+        where = self.stage, self.gives, execution, host.configuration, host.client
+        task = Task(*where, audit, dumps, self.ordered)
+        host.used = True
+        return task
 
     def run(self, process: Callable[[Task], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """A whole task: what was recorded counts only if all went well, a report is due anyway."""
@@ -102,16 +117,21 @@ class Work:
         try:
             yield from process(task)
             task.keep_audit(self.session.audit)
-        finally:
-            task.report()
+        except Exception:
+            task.report(complete=False)
+            raise
+        except GeneratorExit:  # Spark has enough rows, and may use those that it has
+            task.report(complete=True)
+            raise
+        task.report(complete=True)
 
 
-def _batch(context: TaskContext) -> int:
+def _batch(context: TaskContext, action: int) -> int:
     """Number of the micro-batch; a batch job has a negative number of its own."""
     batch = context.getLocalProperty(BATCH_ID)
     if batch is not None:
         return int(batch)
-    return -1 - int(context.getLocalProperty(EXECUTION_ID) or 0)
+    return -1 - action
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""Functions on their way to workers: pickled, told apart, and tried."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from pyspark import cloudpickle
+
+from fries.control.changes import Order
+from fries.errors import UpdateRefusedError
+from fries.plan import CommitPoint, Plan
+from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.spec import OperatorSpec
+from fries.updates import Revision
+
+_dumps: Callable[..., bytes] = cloudpickle.dumps
+
+
+class Package(NamedTuple):
+    """What a change ships."""
+
+    payload: bytes
+    buffers: tuple[memoryview, ...]
+    """Large parts of it, which travel without being copied."""
+    residue: bytes
+    """What is left when other changes have replaced its functions."""
+
+
+def packed(shipped: Shipped) -> Package:
+    """A change as bytes."""
+    parts: list[pickle.PickleBuffer] = []
+    payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+    buffers = tuple(_frozen(part.raw()) for part in parts)
+    return Package(payload, buffers, _dumps(Shipped({}, shipped.migrations)))
+
+
+def order_of(
+    plan: Plan, package: Package, versions: Mapping[str, int], requested: float, note: str
+) -> Order:
+    """What the controller is asked for."""
+    return Order(
+        plan.targets,
+        package.payload,
+        footprint=frozenset(frozenset(part.members) for part in plan.components),
+        residue=package.residue,
+        buffers=package.buffers,
+        at_boundary=plan.commit is not CommitPoint.NOW,
+        requested=requested,
+        scheduler=plan.scheduler,
+        components=tuple((part.members, part.heads) for part in plan.components),
+        versions=versions,
+        note=note,
+    )
+
+
+def pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
+    """All operators; a function that cannot travel is named."""
+    try:
+        return _dumps(operators)
+    except Exception:
+        for spec in operators:
+            _pickled(spec.name, spec)
+        raise
+
+
+def digest_of(name: str, update: Revision) -> bytes:
+    """What tells an update from another one, without keeping its models."""
+    parts: list[pickle.PickleBuffer] = []
+    hashed = hashlib.sha256(_pickled(name, update, parts.append))
+    for part in parts:
+        hashed.update(part.raw())
+    return hashed.digest()
+
+
+def try_to_load(operators: Iterable[OperatorSpec], plan: Plan, package: Package) -> None:
+    """Where no worker is there to do it: see that the functions can be loaded at all."""
+    try:
+        Configuration(operators).load(0, 0, package.payload, package.buffers)
+    except Exception as error:
+        raise UpdateRefusedError(
+            ", ".join(plan.targets), f"it cannot be loaded:\n{traceback.format_exc()}"
+        ) from error
+
+
+def _pickled(
+    name: str, value: object, aside: Callable[[pickle.PickleBuffer], object] | None = None
+) -> bytes:
+    try:
+        return _dumps(value, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
+    except Exception as error:
+        raise UpdateRefusedError(
+            name,
+            f"it cannot be pickled ({error}); keep connections, locks and sessions out of it, and "
+            "open them inside the function",
+        ) from error
+
+
+def _frozen(part: memoryview) -> memoryview:
+    """A large part of a payload as it is now, whatever its owner does with it later."""
+    return part if part.readonly else memoryview(bytes(part))

@@ -1,0 +1,118 @@
+"""Which version of each operator a flow has, as its driver knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fries.control.changes import Change
+from fries.errors import UpdateRefusedError
+from fries.protocol.controller import Phase
+from fries.runtime.spec import Function, OperatorSpec
+from fries.updates import Revision
+
+TAKEN_BACK = (Phase.ABORTED, Phase.ROLLED_BACK)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A change that was requested: what it made of its operators, and how to know it again."""
+
+    change: Change
+    specs: Mapping[str, OperatorSpec]
+    before: Mapping[str, OperatorSpec]
+    """The same operators as they were."""
+    migrations: Mapping[str, Function | None]
+    inverses: Mapping[str, Function | None]
+    """What brings a state back, for an undo."""
+    digests: Mapping[str, bytes]
+
+    @property
+    def decided(self) -> bool:
+        """Whether it can no longer be aborted."""
+        return self.change.phase not in (Phase.QUEUED, Phase.PREPARING)
+
+    def inverted(self) -> dict[str, Revision]:
+        """The updates that take it back; refused where a state could not follow."""
+        made = {}
+        for name, old in self.before.items():
+            migrate, inverse = self.migrations.get(name), self.inverses.get(name)
+            if migrate is not None and inverse is None:
+                raise UpdateRefusedError(
+                    name,
+                    f"change {self.change.number} migrated its states and has no way back; give "
+                    "Update(..., migrate=..., inverse=...)",
+                )
+            assert old.function is not None
+            schema = None if old.schema.equals(self.specs[name].schema) else old.schema
+            made[name] = Revision(old.function, inverse, schema, old.result, migrate)
+        return made
+
+
+class Versions:
+    """The newest version of each operator, and the one before it."""
+
+    def __init__(self, operators: Iterable[OperatorSpec]) -> None:
+        self._specs = {spec.name: spec for spec in operators}
+        """The newest version of each operator whose change is done."""
+        self._digests: dict[str, bytes] = {}
+        self._waiting: list[Applied] = []
+        """Changes that may not be done yet, or could still be rolled back, oldest first."""
+        self._last: dict[str, Applied] = {}
+        """By operator, the change that brought its newest version of those that are done."""
+
+    def add(self, applied: Applied) -> None:
+        """A change was requested."""
+        self._waiting.append(applied)
+
+    def current(self, finished: float, decided_only: bool = False) -> dict[str, OperatorSpec]:
+        """The newest version of each operator, in topological order.
+
+        Changes that took effect in batches up to ``finished`` cannot be taken back any more:
+        what they replaced is forgotten.
+        """
+        while self._waiting and _is_settled(self._waiting[0].change, finished):
+            self._settle(self._waiting.pop(0))
+        specs = dict(self._specs)
+        for applied in self._waiting:
+            wanted = applied.decided or not decided_only
+            if wanted and applied.change.phase not in TAKEN_BACK:
+                specs.update(applied.specs)
+        return specs
+
+    @property
+    def undecided(self) -> bool:
+        """Whether some change may still be aborted."""
+        return any(not applied.decided for applied in self._waiting)
+
+    def has(self, name: str, digest: bytes) -> bool:
+        """Whether an operator has an update already, or is about to get it."""
+        for applied in reversed(self._waiting):
+            if name in applied.digests and applied.change.phase not in TAKEN_BACK:
+                return applied.digests[name] == digest
+        return self._digests.get(name) == digest
+
+    def newest(self, name: str) -> Applied | None:
+        """The change that brought the newest version of an operator, if any did."""
+        for applied in reversed(self._waiting):
+            if name in applied.specs and applied.change.phase not in TAKEN_BACK:
+                return applied
+        return self._last.get(name)
+
+    def find(self, number: int) -> Applied | None:
+        """A change by its number, while one of its versions is the newest."""
+        known = (*self._waiting, *self._last.values())
+        return next((applied for applied in known if applied.change.number == number), None)
+
+    def _settle(self, applied: Applied) -> None:
+        if applied.change.phase is Phase.DONE:
+            self._specs.update(applied.specs)
+            self._digests.update(applied.digests)
+            self._last.update(dict.fromkeys(applied.specs, applied))
+
+
+def _is_settled(change: Change, finished: float) -> bool:
+    """Whether nothing more can happen to a change, not even a rollback."""
+    if change.phase in TAKEN_BACK:
+        return True
+    return change.phase is Phase.DONE and change.since <= finished
