@@ -278,9 +278,12 @@ class NoEngine:
     def __init__(self) -> None:
         self.used = 0
 
-    def define(self, definition: bytes) -> None:
+    def define(self, definition: bytes, *_: object, **__: object) -> None:
         """Where functions would be unpickled."""
         self.used += bool(definition)
+
+    def adopt(self, *_: object, **__: object) -> None:
+        """Nothing to do."""
 
     def load(self, *_: object, **__: object) -> None:
         """Where functions would be unpickled."""

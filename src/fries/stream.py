@@ -109,7 +109,7 @@ class Stream:
             self._key(name, key),
             self._order(name, order_by),
             initial,
-            tuple(migrations),
+            tuple(step for step in migrations if step is not None),
         )
         _check_callables(name, 2, function)
         _check_callables(name, 1, *(step for step in migrations if step is not None))

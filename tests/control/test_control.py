@@ -36,7 +36,7 @@ class FakeEngine:
         """Held by a test that wants loading to take long."""
         self._more = threading.Condition()
 
-    def define(self, definition: bytes) -> None:
+    def define(self, definition: bytes, skipped: dict[str, int]) -> None:  # noqa: ARG002
         """Begin with nothing."""
         assert definition == b""
 
@@ -50,6 +50,10 @@ class FakeEngine:
             raise ImportError("no module named 'missing'")
         with self.loading:
             self._tell("load", change)
+
+    def adopt(self, change: int) -> None:
+        """Note that a change is in the base."""
+        self._tell("adopt", change)
 
     def switch(self, change: int) -> None:
         """Note a switch."""
@@ -222,8 +226,8 @@ def test_a_new_worker_gets_the_whole_configuration(server: ControlServer, join: 
     client.begin(1, 0, 0)
     assert settled(server.request(order("MC"))) is Phase.COMMITTED
     late, engine = join()
-    assert late.begin(1, 0, 1) == Go((1,), (2,))
-    assert engine.told == [("load", 1), ("switch", 1), ("load", 2), ("switch", 2)]
+    assert late.begin(1, 0, 1) == Go((), (2,)), "it was welcomed with the first"
+    assert engine.told == [("load", 1), ("adopt", 1), ("load", 2), ("switch", 2)]
 
 
 def test_a_change_for_the_boundary_waits_for_the_next_batch(
@@ -373,7 +377,7 @@ def test_nobody_listens() -> None:
 class Undefinable(FakeEngine):
     """A worker that lacks a module that the flow's functions need."""
 
-    def define(self, definition: bytes) -> None:
+    def define(self, definition: bytes, skipped: dict[str, int]) -> None:  # noqa: ARG002
         """Fail."""
         raise ImportError(f"no module named {definition.decode() or 'missing'!r}")
 
@@ -504,7 +508,7 @@ def test_a_change_is_ready_once_it_is_committed(server: ControlServer, join: Joi
 class Exits(FakeEngine):
     """An engine whose user's code ends the process when it is loaded."""
 
-    def define(self, definition: bytes) -> None:
+    def define(self, definition: bytes, skipped: dict[str, int]) -> None:  # noqa: ARG002
         """Fail as a script without a main guard does."""
         raise SystemExit(len(definition))
 

@@ -245,7 +245,7 @@ def test_an_initial_state_is_of_the_version_that_the_flow_was_built_with() -> No
         asked.append(version)
         return state
 
-    keying = Keying(("k",), initial=5, migrations=(None, abs))
+    keying = Keying(("k",), initial=5, migrations=(abs, abs))
     fold = make_fold(replace(process(running_sum), keying=keying))
     assert fold(rows, group_of(rows), 4, note).batch.to_pydict()["n"] == [6]
     assert fold(rows, group_of(rows), 2, note).batch.to_pydict()["n"] == [6]

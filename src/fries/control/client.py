@@ -71,11 +71,14 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 class Engine(Protocol):
     """What the control channel does to the runtime that it belongs to."""
 
-    def define(self, definition: bytes) -> None:
-        """Begin with the operators as the flow was built."""
+    def define(self, definition: bytes, skipped: dict[str, int]) -> None:
+        """Begin with the operators as the flow was built, each after some updates."""
 
     def load(self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview]) -> None:
         """Make a change ready for use; raises if that is impossible. Any thread."""
+
+    def adopt(self, change: int) -> None:
+        """Begin with a change that was loaded: it is part of the base."""
 
     def switch(self, change: int) -> None:
         """Use a change from the next row on. Only between two chunks."""
@@ -220,9 +223,9 @@ class ControlClient:
             finally:
                 self._state.release()
 
-    def _define(self, definition: bytes) -> None:
+    def _define(self, definition: bytes, skipped: dict[str, int]) -> None:
         try:
-            self._engine.define(definition)
+            self._engine.define(definition, skipped)
         except BaseException as error:  # the user's code may raise anything, even SystemExit
             story = traceback.format_exc()
             raise WireError(f"the flow's functions cannot be loaded here:\n{story}") from error
@@ -236,7 +239,7 @@ class ControlClient:
             except BaseException as error:
                 story = traceback.format_exc()
                 raise WireError(f"change {number} cannot be loaded here:\n{story}") from error
-            self._engine.switch(number)
+            self._engine.adopt(number)
             self._adopted.add(number)
 
     def _may_go(self) -> bool:
@@ -324,8 +327,8 @@ class ControlClient:
             case Piece(change, part, start, data):
                 if self._parts[change]:
                     self._parts[change][part][start : start + len(data)] = data
-            case Welcome(base, definition):
-                self._define(definition)
+            case Welcome(base, definition, skipped):
+                self._define(definition, skipped)
                 self._adopt(base)
                 self._welcome = message
                 self._state.notify_all()

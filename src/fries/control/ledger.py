@@ -85,6 +85,7 @@ def intent_of(number: int, order: Order) -> Intent:
         order.components,
         dict(order.versions),
         order.residue,
+        order.migrates,
         order.note,
     )
 

@@ -63,6 +63,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     base: tuple[int, ...]
     definition: bytes = b""
     """All operators as the flow was built, pickled."""
+    skipped: dict[str, int] = {}
+    """By operator, how many updates later ones have replaced without a trace."""
 
 
 class Cut(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +88,7 @@ class Go(msgspec.Struct, frozen=True, tag=True):
     """The task may begin: the changes in its batch's base, and those committed since."""
 
     base: tuple[int, ...]
+    """Those that this worker has not been told of."""
     committed: tuple[int, ...]
     pinned: tuple[int, ...] | None = None
     """The task is executed again, and must go as before: it began with these changes."""

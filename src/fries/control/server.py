@@ -14,7 +14,6 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -22,6 +21,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from fries.control.attempts import Attempts, Place
+from fries.control.base import Base
 from fries.control.changes import Change, Order
 from fries.control.door import Door, Line
 from fries.control.ledger import Ledger
@@ -101,7 +101,7 @@ class ControlServer:
         self._controller = Controller()
         self._peers: dict[str, Peer] = {}
         self._changes: dict[int, Change] = {}
-        self._base: tuple[int, ...] = ()
+        self._base = Base()
         self._batch: int | None = None
         self._finished = -1
         """The newest batch that is known to be committed by Spark."""
@@ -205,7 +205,10 @@ class ControlServer:
             self._ledger, self._finished = ledger, finished
             self._controller = replace(self._controller, last=last)
             self._changes = {change.number: change for change in changes}
-            self._base = tuple(c.number for c in changes if c.phase is Phase.DONE)
+            for change in changes:
+                if change.phase is Phase.DONE:
+                    self._base.add(change.number)
+            self._forget_functions()
 
         self._ask(take_over)
 
@@ -226,7 +229,7 @@ class ControlServer:
             if self._controller.change(change.number) is not None:
                 self._drive(Revoked(change.number, reason))
             else:
-                self._base = tuple(number for number in self._base if number != change.number)
+                self._base.remove(change.number)
                 self._moved(change.number, Phase.ROLLED_BACK, reason)
         for peer in self._peers.values():
             peer.close()
@@ -302,6 +305,7 @@ class ControlServer:
             peer.close()
             if self._peers.get(name) is peer:
                 del self._peers[name]
+                self._base.leave(name)
                 self._running.pop(name, None)
                 self._drive(Left(name))
 
@@ -310,9 +314,10 @@ class ControlServer:
         if name in self._peers:
             raise WireError(f"a second worker calls itself {name}")
         self._peers[name] = peer
-        for number in self._base:
+        needed, skipped = self._base.welcome(name)
+        for number in needed:
             self._ship(name, number)
-        self._tell(name, Welcome(self._base, self._definition))
+        self._tell(name, Welcome(needed, self._definition, skipped))
         self._drive(Joined(name, ROLE))
 
     def _hear(self, name: str, message: Up) -> None:
@@ -401,10 +406,11 @@ class ControlServer:
         committed = tuple(c.number for c in active if c.phase is Phase.COMMITTED)
         place = Place(batch, task.execution, task.stage, task.partition)
         as_before = self._attempts.begin(place, committed)
+        new = self._base.news(name)
         if as_before is None:
-            self._tell(name, Go(self._base, committed))
+            self._tell(name, Go(new, committed))
         else:
-            self._tell(name, Go(self._base, committed, *as_before))
+            self._tell(name, Go(new, committed, *as_before))
 
     def _is_boundary(self, batch: int) -> bool:
         """Whether a batch begins with this task.
@@ -420,26 +426,16 @@ class ControlServer:
         """Make all that is committed the base, and forget functions that nobody needs."""
         for change in self._controller.changes:
             if change.phase is Phase.COMMITTED:
-                self._base = (*self._base, change.number)
+                self._base.add(change.number)
                 self._drive(Drained(change.number))
         self._forget_functions()
 
     def _forget_functions(self) -> None:
-        """Forget what later changes have replaced for good.
-
-        The log keeps the version before the last one, for an undo after a restart.
-        """
-        replaced: Counter[str] = Counter()
-        for number in reversed(self._base):
-            change = self._changes[number]
-            times = min(replaced[target] for target in change.order.targets)
-            if times >= 1:
-                change.shrink()
-            if times >= 2 and self._ledger is not None and not change.small_in_log:
+        """Forget what later changes have replaced for good."""
+        for change in self._base.forget(self._changes, self._finished):
+            if self._ledger is not None and not change.small_in_log:
                 change.small_in_log = True
-                self._ledger.shrink(number, change.order)
-            if change.since <= self._finished:
-                replaced.update(change.order.targets)
+                self._ledger.shrink(change.number, change.order)
 
     def _release(self) -> None:
         """Let changes that wait for a boundary be committed."""

@@ -55,6 +55,8 @@ class Intent(msgspec.Struct, frozen=True, tag=True):
     """By target, how many updates it will have."""
     residue: bytes
     """Its migrations, pickled: what is left when other changes have replaced its functions."""
+    migrates: bool = False
+    """Whether there are any."""
     note: str = ""
 
 

@@ -81,18 +81,23 @@ class Configuration:
         """What a task that must go as before has switched to, whatever the worker has since."""
         self._start(operators)
 
-    def define(self, definition: bytes) -> None:
-        """Begin with the operators of a pickled definition."""
+    def define(self, definition: bytes, skipped: Mapping[str, int]) -> None:
+        """Begin with the operators of a pickled definition.
+
+        ``skipped`` says how many updates of each operator have left no trace since.
+        """
         self._start(pickle.loads(definition))
+        for name, count in skipped.items():
+            self._updates[name] += count
 
     def _start(self, operators: Iterable[OperatorSpec]) -> None:
         self._base = {spec.name: Body.of(spec) for spec in operators}
         """By operator, the version of rows that have no change in transition."""
-        self._migrations = {
+        self._migrations: dict[str, list[Function | None]] = {
             name: list(body.spec.keying.migrations) if body.spec.keying else []
             for name, body in self._base.items()
         }
-        """By operator, what brings a state from each version of the base to the next."""
+        """By operator, what brings a state from each of its versions to the next."""
         self._updates = dict.fromkeys(self._base, 0)
         """By operator, how many updates the base has."""
         self._origins = dict.fromkeys(self._base, 0)
@@ -135,17 +140,21 @@ class Configuration:
         """
         self._pinned = None if pinned is None else set(pinned)
         for change in sorted(set(base) & self._loaded.keys()):
-            with self._replacing:
-                self._fold(change, self._loaded[change])
-                self._loaded = {n: one for n, one in self._loaded.items() if n != change}
-            self._switched.discard(change)
+            self.adopt(change)
+
+    def adopt(self, change: int) -> None:
+        """Make a change that was loaded part of the base."""
+        with self._replacing:
+            self._fold(change, self._loaded[change])
+            self._loaded = {n: one for n, one in self._loaded.items() if n != change}
+        self._switched.discard(change)
 
     def _fold(self, change: int, loaded: _Loaded) -> None:
         """Make a change part of the base."""
         self._base.update(loaded.bodies)
         self._origins.update(dict.fromkeys(loaded.bodies, change))
         for name in loaded.bodies.keys() | loaded.migrations.keys():
-            self._migrations[name] = [*self._migrations[name], loaded.migrations.get(name)]
+            self._migrations[name] = [*self._migrations[name], *self._steps(name, [loaded])]
             self._updates[name] += 1
 
     def bits_of(self, operator: str) -> int:
@@ -207,12 +216,14 @@ class Configuration:
 
     def state_version(self, operator: str, mask: int) -> int:
         """How many versions of its state come before the one that a row with some mask needs."""
-        return len(self._migrations[operator]) + len(self._applied(operator, mask))
+        return len(self._migrations[operator]) + len(
+            self._steps(operator, self._applied(operator, mask))
+        )
 
     def migrated(self, operator: str, mask: int, version: int, state: Any) -> Any:  # noqa: ANN401
         """A state of some version, brought up to the version of rows with some mask."""
         applied = self._applied(operator, mask)
-        steps = [*self._migrations[operator], *(one.migrations.get(operator) for one in applied)]
+        steps = [*self._migrations[operator], *self._steps(operator, applied)]
         if version > len(steps):
             raise OperatorError(
                 operator,
@@ -228,7 +239,7 @@ class Configuration:
             return
         with self._replacing:
             applied = self._applied(name, ~0)
-            steps = [*self._migrations[name], *(one.migrations.get(name) for one in applied), last]
+            steps = [*self._migrations[name], *self._steps(name, applied), last]
         for bucket in tuple(self._samples[name]):
             for key, (_, version, state) in pickle.loads(bucket).items():
                 try:
@@ -237,6 +248,17 @@ class Configuration:
                     raise OperatorError(
                         name, f"its migration fails on the live state of key {key!r}: {error!r}"
                     ) from error
+
+    def _steps(self, operator: str, updates: Iterable[_Loaded]) -> list[Function | None]:
+        """What some updates do to the state of an operator: each step makes a new version of it.
+
+        States that are kept have a new version only where there is a migration. Those of an
+        aggregate live for one batch, and remember the version of the function as well.
+        """
+        steps = [update.migrations.get(operator) for update in updates]
+        if self._base[operator].spec.kind is Kind.AGGREGATE:
+            return steps
+        return [step for step in steps if step is not None]
 
     def _applied(self, operator: str, mask: int) -> list[_Loaded]:
         """The updates of an operator in transition that a row has, oldest first."""

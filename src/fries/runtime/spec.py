@@ -59,7 +59,7 @@ class Keying:
     initial: object = None
     """State of a key that is seen for the first time, as the flow's first version has it: a
     newer one gets it migrated. ``None`` is no state, and is not migrated."""
-    migrations: tuple[Function | None, ...] = ()
+    migrations: tuple[Function, ...] = ()
     """How states of versions before this flow's first one are brought up, oldest first."""
 
 

@@ -220,16 +220,16 @@ class Engine:
     def _undoable(self, plan: Plan, number: int) -> Applied:
         """A change that may be undone: it happened, and nothing was built on it."""
         targets = ", ".join(plan.targets)
-        applied = self._versions.find(number)
-        if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
-            raise UpdateRefusedError(targets, f"change {number} is not in place")
-        for name in applied.specs:
+        for name in plan.targets:
             newest = self._versions.newest(name)
-            if newest is not applied and newest is not None:
+            if newest is not None and newest.change.number > number:
                 raise UpdateRefusedError(
                     name,
                     f"change {newest.change.number} came after change {number}; undo that first",
                 )
+        applied = self._versions.find(number)
+        if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
+            raise UpdateRefusedError(targets, f"change {number} is not in place")
         return applied
 
     def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:

@@ -63,6 +63,7 @@ def _restored(logged: Logged) -> Change:
         residue=intent.residue,
         buffers=logged.payload[1:],
         requested=intent.time,
+        migrates=intent.migrates,
         scheduler=intent.scheduler,
         components=intent.components,
         versions=intent.versions,

@@ -28,6 +28,7 @@ class Package(NamedTuple):
     """Large parts of it, which travel without being copied."""
     residue: bytes
     """What is left when other changes have replaced its functions."""
+    migrates: bool
 
 
 def packed(shipped: Shipped) -> Package:
@@ -35,7 +36,8 @@ def packed(shipped: Shipped) -> Package:
     parts: list[pickle.PickleBuffer] = []
     payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
     buffers = tuple(_frozen(part.raw()) for part in parts)
-    return Package(payload, buffers, _dumps(Shipped({}, shipped.migrations)))
+    steps = {name: step for name, step in shipped.migrations.items() if step is not None}
+    return Package(payload, buffers, _dumps(Shipped({}, shipped.migrations)), bool(steps))
 
 
 def order_of(
@@ -50,6 +52,7 @@ def order_of(
         buffers=package.buffers,
         at_boundary=plan.commit is not CommitPoint.NOW,
         requested=requested,
+        migrates=package.migrates,
         scheduler=plan.scheduler,
         components=tuple((part.members, part.heads) for part in plan.components),
         versions=versions,

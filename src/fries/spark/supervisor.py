@@ -127,14 +127,18 @@ class SupervisedQuery:
         try:
             over = query.awaitTermination(TICK_SECONDS)  # type: ignore[arg-type]
         except StreamingQueryException as error:
-            return self._recover(error)
+            return self._was_replaced(query) or self._recover(error)
         if over:
-            with self._engine.changing:  # the restart scheduler may be replacing it
-                return self._engine.query is not query and not self._stopping.is_set()
+            return self._was_replaced(query)
         if self._engine.server.in_transition:
             self._engine.rest()
         stuck = self._stuck()
         return stuck is None or self._free(query, stuck)
+
+    def _was_replaced(self, query: StreamingQuery) -> bool:
+        """Whether the ``restart`` scheduler has stopped it, and started another one."""
+        with self._engine.changing:
+            return self._engine.query is not query and not self._stopping.is_set()
 
     def _stuck(self) -> Stuck | None:
         """A new version that does not return. An old one may be slow for good reasons."""

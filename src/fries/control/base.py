@@ -1,0 +1,72 @@
+"""The changes that are done: what a worker must know of them, and what may be forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from fries.control.changes import Change
+
+
+class Base:
+    """What every row of the next batch gets."""
+
+    def __init__(self) -> None:
+        self._needed: list[int] = []
+        """Changes that a new worker must have, oldest first."""
+        self._skipped: Counter[str] = Counter()
+        """By operator, updates that have left no trace: a new worker needs only their number."""
+        self._done: list[int] = []
+        """All changes that are done, oldest first."""
+        self._told: dict[str, int] = {}
+        """By worker, how many of those it knows."""
+
+    def add(self, number: int) -> None:
+        """A change is done."""
+        self._needed.append(number)
+        self._done.append(number)
+
+    def remove(self, number: int) -> None:
+        """A change is taken back, with the batch in which it took effect."""
+        self._needed.remove(number)
+        self._done.remove(number)
+
+    def welcome(self, worker: str) -> tuple[tuple[int, ...], dict[str, int]]:
+        """What a new worker must have, and the updates of which it needs only the number."""
+        self._told[worker] = len(self._done)
+        return tuple(self._needed), dict(self._skipped)
+
+    def news(self, worker: str) -> tuple[int, ...]:
+        """What is done since a worker was last told."""
+        new = tuple(self._done[self._told[worker] :])
+        self._told[worker] = len(self._done)
+        return new
+
+    def leave(self, worker: str) -> None:
+        """A worker is gone."""
+        del self._told[worker]
+
+    def forget(self, changes: Mapping[int, Change], finished: int) -> Iterator[Change]:
+        """Forget what later changes have replaced for good; gives those replaced twice.
+
+        Of those the log may forget the functions, too: it keeps the version before the last
+        one, for an undo after a restart. A change of a batch that is not ``finished`` may be
+        taken back, so it replaces nothing for good.
+        """
+        replaced: Counter[str] = Counter()
+        kept: list[int] = []
+        for number in reversed(self._needed):
+            change = changes[number]
+            order = change.order
+            times = min(replaced[target] for target in order.targets)
+            if times >= 1:
+                change.shrink()
+            if times >= 2 and not order.migrates:
+                self._skipped.update(order.targets)
+            else:
+                kept.append(number)
+            if times >= 2:
+                yield change
+            if change.since <= finished:
+                replaced.update(order.targets)
+        self._needed = kept[::-1]

@@ -1,0 +1,321 @@
+"""Queries that survive: bad updates, restarts on a checkpoint, undo. On a real Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from fries.errors import LogMismatchError, RolledBackError, TraitError, UpdateRefusedError
+from fries.flow import Flow
+from fries.spark.supervisor import SupervisedQuery, Supervision
+from fries.updates import Update
+from tests.spark.streams import PATIENCE, FileStream, until
+
+pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
+PAYMENTS = "id long, user long"
+COUNTED = f"{PAYMENTS}, version long, seen long"
+AnyRow = dict[str, Any]
+QUICK = Supervision(restarts=1, pause=0.0, patience=2.0)
+USERS = 7
+
+
+def count_0(state: int, row: AnyRow) -> tuple[int, AnyRow]:
+    """The first version: how often a user was seen."""
+    return state + 1, {**row, "version": 0, "seen": state + 1}
+
+
+def count_1(state: dict[str, int], row: AnyRow) -> tuple[dict[str, int], AnyRow]:
+    """The second version keeps a dict."""
+    seen = state["seen"] + 1
+    return {"seen": seen}, {**row, "version": 1, "seen": seen}
+
+
+def wrapped(state: int) -> dict[str, int]:
+    return {"seen": state}
+
+
+def unwrapped(state: dict[str, int]) -> int:
+    return state["seen"]
+
+
+def numbered(version: int) -> Callable[[AnyRow], AnyRow]:
+    """A version of the second operator."""
+    return lambda row: {**row, "version": row["version"] * 10 + version}
+
+
+class Job:
+    """A flow of two operators on a checkpoint, which can be built and started anew."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.stream = FileStream(spark, folder / "in", PAYMENTS)
+        self.added = 0
+        self.flow, self.frame = self.build()
+
+    def build(self, key: str = "user") -> tuple[Flow, DataFrame]:
+        """The flow as its author wrote it."""
+        flow = Flow("survivor", groups=4)
+        rows = flow.source("payments", self.stream.frame)
+        counted = rows.process("FM", count_0, key=key, initial=0, order_by="id", schema=COUNTED)
+        return flow, flow.output(counted.map("MC", numbered(0)))
+
+    def start(self, supervision: Supervision = QUICK, **how: bool) -> SupervisedQuery:
+        """Start the query."""
+        writer = self.frame.writeStream.format("parquet").option("path", str(self.folder / "out"))
+        place = str(self.folder / "checkpoint")
+        return self.flow.start(writer.option("checkpointLocation", place), supervision, **how)
+
+    def die(self) -> None:
+        """The driver ends, and another one builds the flow again."""
+        self.flow.stop()
+        self.flow, self.frame = self.build()
+
+    def feed(self, count: int = 40) -> None:
+        """Add rows, and wait until they were processed."""
+        ids = range(self.added, self.added + count)
+        self.added += count
+        self.stream.add([{"id": n, "user": n % USERS} for n in ids])
+        until(lambda: self.stream.done(self.flow))
+
+    def rows(self) -> dict[int, AnyRow]:
+        """The output, by id; no row is there twice, none is missing."""
+        found = [
+            row.asDict() for row in self.spark.read.parquet(str(self.folder / "out")).collect()
+        ]
+        by_id = {row["id"]: row for row in found}
+        assert len(found) == len(by_id) == self.added
+        return by_id
+
+    def check(self, versions: Callable[[int], int]) -> None:
+        """Every count is right, whatever has become of the state; versions are as given."""
+        for number, row in self.rows().items():
+            assert row["seen"] == number // USERS + 1
+            assert row["version"] == versions(number)
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
+    made = Job(spark, tmp_path)
+    yield made
+    made.flow.stop()
+
+
+def test_a_new_driver_goes_on_with_the_changes_that_the_log_has(job: Job) -> None:
+    job.start()
+    job.feed()
+    update = Update(count_1, migrate=wrapped, inverse=unwrapped)
+    first = job.flow.reconfigure({"FM": update, "MC": numbered(1)}, note="counts in a dict")
+    assert first.wait(PATIENCE)
+    job.feed()
+    job.die()
+    job.start()
+    assert job.flow.versions == {"payments": 0, "FM": 1, "MC": 1}
+    (entry,) = job.flow.history()
+    assert (entry.number, entry.state, entry.note) == (1, "done", "counts in a dict")
+    assert entry.versions == {"FM": 1, "MC": 1}
+    assert entry.delay == pytest.approx(first.delay)
+    job.feed()
+    again = job.flow.reconfigure({"MC": numbered(2)})
+    assert again.number == 2
+    assert again.wait(PATIENCE)
+    job.feed()
+    job.check(lambda n: 0 if n < 40 else 11 if n < 120 else 12)
+
+
+def test_functions_that_moved_into_the_code_replace_logged_ones_and_states_follow(
+    job: Job,
+) -> None:
+    job.start()
+    job.feed()
+    assert job.flow.reconfigure({"FM": Update(count_1, migrate=wrapped)}).wait(PATIENCE)
+    job.feed()
+    job.flow.stop()
+    job.flow = Flow("survivor", groups=4)
+    rows = job.flow.source("payments", job.stream.frame)
+    counted = rows.process("FM", count_1, key="user", initial=0, order_by="id", schema=COUNTED)
+    job.frame = job.flow.output(counted.map("MC", numbered(3)))
+    job.start(replace_functions=True)
+    job.feed()
+    job.check(lambda n: 0 if n < 40 else 10 if n < 80 else 13)
+
+
+def test_a_log_refuses_another_flow_before_anything_starts(job: Job) -> None:
+    job.start()
+    job.feed()
+    job.flow.stop()
+    job.flow, job.frame = job.build(key="id")
+    with pytest.raises(LogMismatchError, match=r"operator 'FM': key was 'user', now 'id'"):
+        job.start()
+    assert job.flow.query is None
+
+
+def raises(state: Any, row: AnyRow) -> Any:  # noqa: ANN401
+    """Fails on one row."""
+    if row["id"] % 40 == 33:
+        raise ValueError(f"not {row['id']}")
+    return count_0(state, row)
+
+
+def wrong_columns(state: int, row: AnyRow) -> tuple[int, AnyRow]:
+    return state + 1, {"id": row["id"]}
+
+
+def wrong_types(state: int, row: AnyRow) -> tuple[int, AnyRow]:
+    return state + 1, {**row, "version": "zero", "seen": state + 1}
+
+
+def too_many(state: int, row: AnyRow) -> tuple[int, list[AnyRow]]:
+    return state + 1, [row, row]
+
+
+def keeps_a_generator(state: int, row: AnyRow) -> Any:  # noqa: ANN401
+    """Makes a state that nobody can keep."""
+    return (n for n in range(state)), {**row, "version": 0, "seen": 1}
+
+
+def never_returns(state: int, row: AnyRow) -> tuple[int, AnyRow]:
+    while row["id"] % 40 == 21:
+        time.sleep(0.01)
+    return count_0(state, row)
+
+
+def migrates_most(state: int) -> int:
+    """Fails on the state that a key begins with, which no sample of live states has."""
+    assert state, "an unusual state"
+    return state
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "raises on one row": (raises, "not 73"),
+    "wrong columns": (wrong_columns, "it returned the columns"),
+    "wrong types": (wrong_types, "for the column 'version' of type int64"),
+    "too many rows": (too_many, "must return rows as dicts"),
+    "a state that cannot be kept": (keeps_a_generator, "its state cannot be pickled"),
+    "never returns": (never_returns, "it has not returned for"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_update_is_rolled_back_and_no_row_is_lost(job: Job, name: str) -> None:
+    query = job.start()
+    job.feed()
+    function, problem = BAD[name]
+    change = job.flow.reconfigure({"FM": function, "MC": numbered(9)})
+    assert change.wait(PATIENCE)
+    job.feed()
+    assert query.isActive
+    assert change.state == "rolled back"
+    assert change.failure is not None
+    assert change.failure.operator == "FM"
+    assert problem in change.failure.problem
+    with pytest.raises(RolledBackError, match=r"operator 'FM' failed"):
+        change.wait(0)
+    assert job.flow.versions == {"payments": 0, "FM": 0, "MC": 0}
+    good = job.flow.reconfigure({"MC": numbered(1)})
+    assert good.wait(PATIENCE)
+    job.feed()
+    job.check(lambda n: 0 if n < 80 else 1)
+
+
+def test_a_migration_that_fails_on_one_key_is_rolled_back(job: Job) -> None:
+    job.start()
+    job.feed(5)  # of the users 0 to 4
+    change = job.flow.reconfigure({"FM": Update(count_0, migrate=migrates_most)})
+    assert change.wait(PATIENCE)
+    job.feed(7)
+    assert change.state == "rolled back"
+    assert change.failure is not None
+    assert "an unusual state" in change.failure.story
+    job.check(lambda n: 0)
+
+
+def test_a_failure_that_the_old_version_has_too_is_not_hidden(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(spark, tmp_path)
+
+    def picky(row: AnyRow) -> AnyRow:
+        if row["id"] == 50:
+            raise LookupError("always 50")
+        return row
+
+    job.flow = Flow("picky", groups=4)
+    job.frame = job.flow.output(job.flow.source("rows", job.stream.frame).map("M", picky))
+    query = job.start()
+    job.feed()
+    change = job.flow.reconfigure({"M": lambda row: picky(dict(row))})
+    assert change.wait(PATIENCE)
+    job.stream.add([{"id": 50, "user": 1}])
+    with pytest.raises(StreamingQueryException, match="always 50"):
+        query.awaitTermination(PATIENCE)
+    assert change.state == "rolled back"
+    assert not query.isActive
+    assert len(query.failures) == 1 + QUICK.restarts + 1, "with the change, and then without"
+    job.flow.stop()
+
+
+def test_without_rollback_a_failing_change_stops_the_query(job: Job) -> None:
+    query = job.start(Supervision(rollback=False, restarts=0))
+    job.feed()
+    change = job.flow.reconfigure({"FM": raises})
+    assert change.wait(PATIENCE)
+    job.stream.add([{"id": 33, "user": 1}])
+    with pytest.raises(StreamingQueryException, match="not 33"):
+        query.awaitTermination(PATIENCE)
+    assert change.state != "rolled back"
+    with pytest.raises(TraitError, match="cannot be negative"):
+        Supervision(restarts=-1)
+
+
+def test_a_version_that_fails_after_its_batch_was_committed_is_undone(job: Job) -> None:
+    job.start()
+    update = Update(raises, migrate=lambda state: state * 2, inverse=lambda state: state // 2)
+    job.feed(30)
+    change = job.flow.reconfigure({"FM": update})
+    assert change.wait(PATIENCE)
+    job.added = 40
+    job.feed(30)  # ids 40 to 69: the counts are doubled now
+    until(lambda: change.state == "done")
+    job.feed(7)  # with id 73
+    assert change.state == "rolled back"
+    first, back = job.flow.history()
+    assert (first.state, back.state) == ("rolled back", "done")
+    assert back.note.startswith("rollback of change 1: ValueError('not 73')")
+    assert job.flow.versions["FM"] == 2
+
+
+def test_an_undo_is_a_change_with_the_inverse_migration(job: Job) -> None:
+    job.start()
+    job.feed()
+    update = Update(count_1, migrate=wrapped, inverse=unwrapped)
+    change = job.flow.reconfigure({"FM": update, "MC": numbered(1)})
+    assert change.wait(PATIENCE)
+    job.feed()
+    back = change.undo(note="it was better before")
+    assert back.wait(PATIENCE)
+    job.feed()
+    job.check(lambda n: 11 if 40 <= n < 80 else 0)
+    forward = back.undo()
+    assert forward.wait(PATIENCE)
+    with pytest.raises(UpdateRefusedError, match="came after change 1; undo that first"):
+        change.undo()
+    notes = [entry.note for entry in job.flow.history()]
+    assert notes == ["", "it was better before", "undo of change 2"]
+    assert "v2: done" in str(job.flow.history()[1])
+
+
+def test_an_undo_without_an_inverse_migration_is_refused(job: Job) -> None:
+    job.start()
+    job.feed()
+    change = job.flow.reconfigure({"FM": Update(count_1, migrate=wrapped)})
+    assert change.wait(PATIENCE)
+    with pytest.raises(UpdateRefusedError, match="migrated its states and has no way back"):
+        change.undo()
+    with pytest.raises(UpdateRefusedError, match="give both"):
+        job.flow.reconfigure({"FM": Update(count_0, inverse=unwrapped)})
