@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency chaos soak demo clean
+.PHONY: help setup test check java bench-core bench-engine consistency fuzz chaos soak demo clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -47,6 +47,9 @@ chaos: $(STAMP) java  ## kill workers, executors and drivers on a local cluster,
 
 soak: $(STAMP) java  ## an hour of changes: memory, threads and files must not grow
 	$(BIN)/python -m benchmarks.soak
+
+fuzz: $(STAMP)  ## a million broken inputs for everything that reads bytes of others
+	$(BIN)/python -m benchmarks.fuzz
 
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py

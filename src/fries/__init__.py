@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fries.control.tls import Tls
     from fries.errors import FriesError
     from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
@@ -40,6 +41,7 @@ __all__ = [
     "Stream",
     "SupervisedQuery",
     "Supervision",
+    "Tls",
     "Trace",
     "TraceBuilder",
     "Update",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "control.tls": ("Tls",),
     "errors": ("FriesError",),
     "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),

@@ -22,6 +22,7 @@
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
      |    +-- AuthenticationError
+     |    +-- TlsError
      +-- OperatorError            a user's function failed on live rows
      +-- ReplayError              a task that cannot be repeated as it was
      +-- LogError                 the durable log cannot be read or written
@@ -237,6 +238,10 @@ class WireError(FriesError):
 
 class AuthenticationError(WireError):
     """The peer has not proved that it belongs to this job."""
+
+
+class TlsError(WireError):
+    """Certificates or keys that no connection can be made with."""
 
 
 @dataclass(eq=False)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from fries.control.messages import Counts
+    from fries.control.tls import Tls
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
     from fries.spark.engine import Engine
@@ -55,15 +56,25 @@ class Flow:
 
     With ``audit``, a folder that driver and workers share, every data operation is recorded
     there, and :meth:`audit` checks that no source tuple met half of a change. ``groups`` is the
-    number of key groups of every keyed operator; it belongs to the checkpoint of a query.
+    number of key groups of every keyed operator; it belongs to the checkpoint of a query. With
+    ``tls``, what driver and workers tell each other about changes is encrypted.
     """
 
-    def __init__(self, name: str, audit: str | Path | None = None, groups: int = GROUPS) -> None:
+    def __init__(
+        self,
+        name: str,
+        audit: str | Path | None = None,
+        groups: int = GROUPS,
+        tls: Tls | None = None,
+    ) -> None:
         if groups < 1:
             raise TraitError(f"flow {name!r}", f"it cannot have {groups} key groups")
+        if tls is not None:
+            tls.check()
         self.name = name
         self._audit = None if audit is None else str(Path(audit).absolute())
         self._groups = groups
+        self._tls = tls
         self._operators: dict[str, OperatorSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._sources: dict[str, DataFrame] = {}
@@ -107,7 +118,14 @@ class Flow:
         names = tuple(named)
         engine = Engine(
             Definition(
-                self.name, ordered, tuple(edges), self._sources, names, self._groups, self._audit
+                self.name,
+                ordered,
+                tuple(edges),
+                self._sources,
+                names,
+                self._groups,
+                self._audit,
+                self._tls,
             )
         )
         try:

@@ -14,8 +14,9 @@ import pytest
 from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Ended, Go
+from fries.control.seal import new_secret
 from fries.control.server import ControlServer
-from fries.control.wire import LARGE_BYTES, frame, new_secret
+from fries.control.wire import LARGE_BYTES, frame
 from fries.errors import AuthenticationError, WireError
 from fries.protocol.controller import Phase
 

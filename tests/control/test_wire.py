@@ -1,4 +1,4 @@
-"""Frames and the mutual proof."""
+"""Frames."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from fries.control.wire import (
     LARGE_BYTES,
     MAX_FRAME,
     MAX_GREETING,
-    Proof,
     Unframer,
     frame,
-    new_secret,
     read_frame,
 )
-from fries.errors import AuthenticationError, WireError
+from fries.errors import WireError
 
 
 class Script:
@@ -78,40 +76,3 @@ def test_reading_from_a_stream_keeps_the_same_limit() -> None:
 
     with pytest.raises(WireError, match="300 bytes is over the limit of 256"):
         asyncio.run(read())
-
-
-def test_both_sides_prove_that_they_know_the_secret() -> None:
-    secret = new_secret()
-    worker = Proof(secret, b"worker", b"controller")
-    controller = Proof(secret, b"controller", b"worker")
-    controller.check(worker.answer(controller.challenge))
-    worker.check(controller.answer(worker.challenge))
-
-
-def test_another_secret_proves_nothing() -> None:
-    worker = Proof(new_secret(), b"worker", b"controller")
-    controller = Proof(new_secret(), b"controller", b"worker")
-    with pytest.raises(AuthenticationError, match="does not know"):
-        controller.check(worker.answer(controller.challenge))
-
-
-def test_an_answer_cannot_be_reflected() -> None:
-    """A stranger who sends our own challenge back gets an answer that is worth nothing."""
-    secret = new_secret()
-    controller = Proof(secret, b"controller", b"worker")
-    with pytest.raises(AuthenticationError):
-        controller.check(controller.answer(controller.challenge))
-
-
-def test_an_answer_is_good_for_one_challenge() -> None:
-    secret = new_secret()
-    worker = Proof(secret, b"worker", b"controller")
-    first, second = (Proof(secret, b"controller", b"worker") for _ in range(2))
-    with pytest.raises(AuthenticationError):
-        second.check(worker.answer(first.challenge))
-
-
-@pytest.mark.parametrize("challenge", [b"", b"short", b"x" * 33])
-def test_a_challenge_of_another_length_is_refused(challenge: bytes) -> None:
-    with pytest.raises(AuthenticationError, match="wrong length"):
-        Proof(new_secret(), b"worker", b"controller").answer(challenge)

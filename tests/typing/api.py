@@ -39,6 +39,8 @@ def flows(frame: DataFrame) -> None:
     """A flow: what goes in and what comes out."""
     flow = fries.Flow("f")
     assert_type(fries.Flow("f", audit="folder", groups=8), fries.Flow)
+    tls = fries.Tls("flow.pem", Path("flow.key"), authority="authority.pem")
+    assert_type(fries.Flow("f", tls=tls), fries.Flow)
     assert_type(fries.Flow("f", audit=Path("folder")), fries.Flow)
     assert_type(flow.name, str)
     stream = flow.source("s", frame)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import queue
-import select
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from fries.control.greeting import connect
 from fries.control.messages import (
     DOWN,
     ENCODER,
@@ -39,7 +39,9 @@ from fries.control.messages import (
     Up,
     Welcome,
 )
-from fries.control.wire import MAX_GREETING, Proof, Unframer, frame, room
+from fries.control.reports import clipped, divided
+from fries.control.tls import Tls
+from fries.control.wire import room
 from fries.errors import OperatorError, WireError
 from fries.protocol.messages import Commit, Switched
 from fries.protocol.worker import (
@@ -88,7 +90,14 @@ class Engine(Protocol):
 class ControlClient:
     """A connection to the controller, and the protocol machine of this worker."""
 
-    def __init__(self, address: tuple[str, int], secret: bytes, flow: str, engine: Engine) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        secret: bytes,
+        flow: str,
+        engine: Engine,
+        tls: Tls | None = None,
+    ) -> None:
         self.name = f"{socket.gethostname()}/{os.getpid()}/{time.time_ns()}"
         self._engine = engine
         self._machine = Worker(self.name)
@@ -112,14 +121,13 @@ class ControlClient:
         self._broken = ""
         self._go: Go | None = None
         self._welcome: Welcome | None = None
-        self._unframer = Unframer()
-        self._writing = threading.Lock()
         self._state = threading.Condition(threading.RLock())
         """Guards everything above; notified when an answer has come or the connection is gone."""
         self._loads: queue.SimpleQueue[Shipment | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         """When something last arrived: a large configuration may take its time."""
-        self._socket = _connect(address, secret, self._unframer, self._heard + CONNECT_SECONDS)
+        deadline = self._heard + CONNECT_SECONDS
+        self._channel, self._unframer, self._opener = connect(address, secret, tls, deadline)
         for name, target in (("control", self._listen), ("loader", self._load_all)):
             threading.Thread(target=target, name=f"fries-{name}", daemon=True).start()
         self._say(Hello(flow, self.name))
@@ -138,8 +146,7 @@ class ControlClient:
 
     def close(self) -> None:
         """End the connection."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # whoever waits for it wakes up
+        self._channel.shut()
 
     def begin(self, batch: int, stage: int, partition: int, execution: int = 0) -> Go:
         """Announce a task, and learn of every commit that was sent before it began."""
@@ -187,9 +194,9 @@ class ControlClient:
                     self._batch,
                     error.operator,
                     change,
-                    error.problem[:MOST_TEXT],
-                    error.row,
-                    error.story[-MOST_TEXT:],
+                    clipped(error.problem, MOST_TEXT),
+                    clipped(error.row, MOST_TEXT),
+                    clipped(error.story, MOST_TEXT),
                 )
             )
 
@@ -203,15 +210,15 @@ class ControlClient:
     def _tell_counts(self) -> None:
         counts, self._counts = self._counts, {}
         self._counted = time.monotonic()
-        if counts:
-            with suppress(WireError):
-                self._say(Counted(counts, _memory()))
+        with suppress(WireError):
+            for some in divided(counts):
+                self._say(Counted(some, _memory()))
 
     def poll(self) -> None:
         """Between two chunks: take up what has arrived, and wait for nothing."""
         if self._state.acquire(blocking=False):
             try:
-                self._take_arrived()
+                self._take_arrived(leave_large=True)
                 self._apply_due()
             finally:
                 self._state.release()
@@ -266,26 +273,22 @@ class ControlClient:
         """The connection is over: nobody may go on waiting for it, on either side."""
         self._broken = self._broken or why
         self.close()
-        self._socket.close()
         self._loads.put(None)
         self._state.notify_all()
 
     def _say(self, message: Up) -> None:
-        with self._writing:
-            try:
-                self._socket.sendall(frame(ENCODER.encode(message)))
-            except OSError as error:
-                raise WireError(f"the control connection is gone: {error}") from error
+        """Send a message without waiting for anybody to read it."""
+        self._channel.send(ENCODER.encode(message))
 
     def _listen(self) -> None:
         while not self.broken:
-            with suppress(OSError, ValueError):  # closed by the other thread
-                _readable(self._socket, int(STUCK_SECONDS * 1000))
+            self._channel.wait(STUCK_SECONDS)
             with self._state:
                 self._take_arrived()
                 if not self._busy:
                     self._apply_due()
             self._tell_if_stuck()
+        self._channel.close()
 
     def _tell_if_stuck(self) -> None:
         call = self._call
@@ -297,16 +300,22 @@ class ControlClient:
             with suppress(WireError):
                 self._say(Stuck(operator, change, seconds))
 
-    def _take_arrived(self) -> None:
-        """Read what the socket has, if anything, and act on it."""
-        if self.broken or not _readable(self._socket, 0):
+    def _take_arrived(self, leave_large: bool = False) -> None:
+        """Read what the socket has, if anything, and act on it.
+
+        The seal of a large frame takes a millisecond to check: the rows do not wait for that.
+        """
+        if self.broken or not (self._unframer.full or self._channel.readable()):
             return
         try:
-            if not self._unframer.receive(self._socket):
+            if not self._unframer.full and not self._unframer.receive(self._channel):
                 raise WireError("the controller closed the connection")
             self._heard = time.monotonic()
-            while (body := self._unframer.take()) is not None:
-                self._receive(DOWN.decode(body))
+            while not (leave_large and self._unframer.full):
+                if (sealed := self._unframer.take()) is None:
+                    return
+                self._receive(DOWN.decode(self._opener.open(sealed)))
+            self._channel.nudge()
         except Exception as error:  # whatever it is, the rows go on
             self._break(str(error) or repr(error))
 
@@ -373,7 +382,7 @@ class ControlClient:
             try:
                 self._load(shipment)
             except BaseException:  # the user's code may raise anything, even SystemExit
-                error = traceback.format_exc()
+                error = clipped(traceback.format_exc())
             with self._state:
                 self._loaded(shipment.change, error)
 
@@ -414,45 +423,3 @@ def _rooms(sizes: tuple[int, ...]) -> tuple[memoryview, ...]:
         return tuple(map(room, sizes))
     except MemoryError:
         return ()
-
-
-def _readable(sock: socket.socket, milliseconds: int | None) -> bool:
-    """Whether there is something to read; ``poll`` knows no limit on descriptors, unlike select."""
-    poller = select.poll()
-    poller.register(sock, select.POLLIN)
-    return bool(poller.poll(milliseconds))
-
-
-def _connect(
-    address: tuple[str, int], secret: bytes, unframer: Unframer, deadline: float
-) -> socket.socket:
-    """Connect, prove that we belong to the job, and see that the controller does too."""
-    try:
-        sock = socket.create_connection(address, timeout=deadline - time.monotonic())
-    except OSError as error:
-        host, port = address
-        raise WireError(
-            f"the controller at {host}:{port} cannot be reached ({error}); the flow was stopped, "
-            "or this worker cannot connect to spark.driver.host"
-        ) from error
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        proof = Proof(secret, b"worker", b"controller")
-        challenge = _greeting(sock, unframer)
-        sock.sendall(frame(proof.challenge) + frame(proof.answer(challenge)))
-        proof.check(_greeting(sock, unframer))
-        sock.settimeout(None)
-    except (OSError, WireError):
-        sock.close()
-        raise
-    return sock
-
-
-def _greeting(sock: socket.socket, unframer: Unframer) -> bytes:
-    while (body := unframer.take(MAX_GREETING)) is None:
-        try:
-            if not unframer.receive(sock):
-                raise WireError("the controller turned this worker away")
-        except OSError as error:
-            raise WireError(f"the greeting failed: {error}") from error
-    return bytes(body)

@@ -3,7 +3,8 @@
 What a change ships is sent in pieces with pauses between them, because a model of 200 MB
 written at once would take the cores from the rows for a second, on the driver and in every
 worker. Nobody waits for it: it is loaded beside the data path. What a task waits for (``Go``)
-overtakes the pieces; everything else keeps its order.
+overtakes the pieces; everything else keeps its order. A worker that takes nothing for a long time,
+or lets too much pile up, loses its connection, so that its messages do not fill the driver.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from fries.control.messages import ENCODER, Down, Go, Piece, Shipment
-from fries.control.wire import frame
+from fries.control.door import Line
+from fries.control.messages import Down, Go, Piece, Shipment, Welcome
 
 PIECE_BYTES: Final = 1 << 20
 PIECE_SECONDS: Final = 0.01
 """Between two pieces: about 100 MB a second for each worker."""
+STALLED_SECONDS: Final = 60.0
+"""A worker that takes nothing for so long, while there is something to take, is given up."""
+MOST_UNREAD: Final = 16 << 20
+"""Bytes that may wait for a worker, beside the flow's first functions, which are one message."""
 
 
 class Peer:
     """Sends to one worker; call it from the event loop's thread."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._written = 0
+        """Bytes so far."""
+        self._most_unread = MOST_UNREAD
+        self._watch: asyncio.TimerHandle | None = None
         self._waiting: deque[Iterator[Down]] = deque()
         """What must wait for the pieces before it."""
         self._pump: asyncio.Task[None] | None = None
@@ -53,17 +62,40 @@ class Peer:
         """End the connection."""
         if self._pump is not None:
             self._pump.cancel()
-        self._writer.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        self._line.abort()
 
     def _write(self, message: Down) -> None:
-        self._writer.write(frame(ENCODER.encode(message)))
+        size = self._line.write(message)
+        self._written += size
+        if isinstance(message, Welcome):
+            self._most_unread += size
+        unread = self._line.unread
+        if unread > self._most_unread:
+            self._line.abort()
+        elif unread and self._watch is None:
+            self._look_again(self._written - unread)
+
+    def _look_again(self, taken: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(STALLED_SECONDS, self._give_up_unless_more_than, taken)
+
+    def _give_up_unless_more_than(self, taken: int) -> None:
+        """See whether the worker has taken anything since the last look."""
+        self._watch = None
+        unread = self._line.unread
+        if unread and self._written - unread == taken:
+            self._line.abort()
+        elif unread:
+            self._look_again(self._written - unread)
 
     async def _send_waiting(self) -> None:
         with suppress(OSError):  # whoever reads from this connection notices, too
             while self._waiting:
                 for message in self._waiting.popleft():
                     self._write(message)
-                    await self._writer.drain()
+                    await self._line.drain()
                     if isinstance(message, Piece):
                         await asyncio.sleep(PIECE_SECONDS)
         self._pump = None

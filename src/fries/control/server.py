@@ -3,8 +3,8 @@
 It owns the protocol's :class:`~fries.protocol.controller.Controller` and every connection.
 User threads hand orders over and wait on the handle they get; workers connect, prove
 themselves, and are told what they must know. A peer that is slow or breaks the rules costs
-nobody anything: the loop buffers what is written, and closes the connection. A worker that does
-not answer makes a change fail after its timeout, and the job goes on.
+nobody anything but its own connection (:mod:`fries.control.door`, :mod:`fries.control.peers`). A
+worker that does not answer makes a change fail after its timeout, and the job goes on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-import msgspec
-
 from fries.control.attempts import Attempts, Place
 from fries.control.base import Base
 from fries.control.changes import Change, Order
+from fries.control.door import Door, Line
 from fries.control.ledger import Ledger
 from fries.control.messages import (
-    UP,
     Begin,
     Counted,
     Counts,
@@ -42,8 +40,8 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.peers import Peer
-from fries.control.wire import MAX_FRAME, MAX_GREETING, Proof, frame, read_frame
-from fries.errors import FriesError, WireError
+from fries.control.tls import Tls
+from fries.errors import WireError
 from fries.protocol.controller import (
     CheckpointComplete,
     Controller,
@@ -67,8 +65,12 @@ from fries.protocol.messages import Part, Prepare, Switched
 
 ANSWER_SECONDS: Final = 30.0
 """Until a caller gives up on an event loop that has stopped in this moment."""
-GREETING_SECONDS: Final = 5.0
-"""A peer that has not proved itself by then is a stranger who holds a socket open."""
+MOST_TASKS: Final = 1_000
+"""Tasks that a worker has begun and not ended: it runs one at a time, and a few may get lost."""
+MOST_FAILURES: Final = 10_000
+"""Failures on live rows that are kept: one is enough to take a change back."""
+MOST_COUNTERS: Final = 100_000
+"""Operators with counters: a worker cannot invent so many that they fill the driver."""
 ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
@@ -83,12 +85,19 @@ class ControlServer:
     """Listens for the workers of one flow and carries out changes."""
 
     def __init__(
-        self, flow: str, secret: bytes, host: str = "127.0.0.1", definition: bytes = b""
+        self,
+        flow: str,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        definition: bytes = b"",
+        tls: Tls | None = None,
     ) -> None:
         self.flow = flow
         self._definition = definition
         self.address = (host, 0)
         self.secret = secret
+        context = None if tls is None else tls.context(server=True)
+        self._door = Door(secret, context, self._attend)
         self._controller = Controller()
         self._peers: dict[str, Peer] = {}
         self._changes: dict[int, Change] = {}
@@ -271,11 +280,10 @@ class ControlServer:
             self._loop.close()
 
     async def _main(self) -> None:
-        server = await asyncio.start_server(self._greet, *self.address)
-        self.address = server.sockets[0].getsockname()[:2]
+        self.address = await self._door.open(self.address[0])
         self._started.set_result(None)
         await self._stopping.wait()
-        server.close()
+        self._door.close()
         for peer in self._peers.values():
             peer.close()
         decided = {
@@ -290,39 +298,23 @@ class ControlServer:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.wait(others, timeout=1.0) if others else None
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Authenticate a peer, then listen to it for as long as it lives."""
-        name: str | None = None
-        peer: Peer | None = None
+    async def _attend(self, first: Up, line: Line) -> None:
+        """Listen to a worker for as long as it lives."""
+        if not isinstance(first, Hello) or first.flow != self.flow:
+            raise WireError("a worker says hello first, and to its own flow")
+        name, peer = first.worker, Peer(line)
         try:
-            async with asyncio.timeout(GREETING_SECONDS):
-                await self._prove(reader, writer)
-                hello = UP.decode(await read_frame(reader, MAX_FRAME))
-            if not isinstance(hello, Hello) or hello.flow != self.flow:
-                raise WireError("a worker says hello first, and to its own flow")
-            name = hello.worker
-            peer = Peer(writer)
             self._join(name, peer)
             while True:
-                self._hear(name, UP.decode(await read_frame(reader, MAX_FRAME)))
-        except (FriesError, OSError, EOFError, TimeoutError, msgspec.DecodeError):
-            pass  # what a peer does wrong ends its own connection and nothing else
+                self._hear(name, await line.read())
         finally:
-            writer.close()
-            if name is not None and peer is not None and self._peers.get(name) is peer:
-                peer.close()
+            peer.close()
+            if self._peers.get(name) is peer:
                 self._base.leave(name)
                 self._running.pop(name, None)
                 self.stuck.pop(name, None)
                 del self._peers[name]
                 self._drive(Left(name))
-
-    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        proof = Proof(self.secret, b"controller", b"worker")
-        writer.write(frame(proof.challenge))
-        answer = proof.answer(await read_frame(reader, MAX_GREETING))
-        proof.check(await read_frame(reader, MAX_GREETING))
-        writer.write(frame(answer))
 
     def _join(self, name: str, peer: Peer) -> None:
         """Tell a new worker everything: what the base is made of, and what is under way."""
@@ -347,7 +339,8 @@ class ControlServer:
                 self.stuck.pop(name, None)
                 self._end(name, message)
             case Failed():
-                self.failures.append(message)
+                if len(self.failures) < MOST_FAILURES:
+                    self.failures.append(message)
             case Stuck():
                 self.stuck[name] = message
             case Hello():
@@ -360,6 +353,8 @@ class ControlServer:
     def _count(self, counts: dict[str, Counts]) -> None:
         """Add what a worker has done; readers may hold the old table."""
         sums = {name: self.counters.get(name, Counts()) + more for name, more in counts.items()}
+        if len(self.counters.keys() | sums.keys()) > MOST_COUNTERS:
+            raise WireError("a worker counts for operators that no flow has")
         self.counters = {**self.counters, **sums}
 
     def _weigh(self, name: str, memory: int) -> None:
@@ -401,6 +396,8 @@ class ControlServer:
 
     def _begin(self, name: str, task: Begin) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
+        if self._running.get(name, 0) >= MOST_TASKS:
+            raise WireError("a worker begins more tasks than it can run")
         batch = task.batch
         if self._is_boundary(batch):
             self._finished = max(self._finished, batch - 1)

@@ -1,45 +1,46 @@
-"""Frames on a connection, and the proof that comes before the first of them.
+"""Frames on a connection.
 
 A frame is a length (four bytes, big endian) and a body. Bodies are ``msgspec`` messages, so
 decoding them runs no code of the peer's; what must be unpickled (functions) is unpickled
-only after both sides have proved that they know the job's secret. The proof is a random
-challenge and an HMAC-SHA256 of it, each way; the secret itself never travels here.
+only after both sides have proved that they know the job's secret (:mod:`fries.control.seal`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import secrets
-import socket
 import struct
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from fries.errors import AuthenticationError, WireError
+from fries.errors import WireError
 
 MAX_FRAME: Final = 1 << 31
 """Bytes in one frame at the most: a flow's first functions are one. More is a bug or an attack."""
+MAX_UP: Final = 1 << 20
+"""Bytes in one frame to the controller: a worker reports, it does not ship. More is an attack."""
 MAX_GREETING: Final = 256
 """Bytes in one frame before the peer has proved itself: a stranger cannot make us allocate."""
 RECEIVE_BYTES: Final = 1 << 18
 """Bytes taken from a socket at once."""
 LARGE_BYTES: Final = 1 << 20
 """Frames larger than this are not collected piece by piece."""
-SECRET_BYTES: Final = 32
-CHALLENGE_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("!I")
 
 
-def new_secret() -> bytes:
-    """A fresh secret for one job."""
-    return secrets.token_bytes(SECRET_BYTES)
+class Receives(Protocol):
+    """What bytes come from: a socket, or something that reads like one."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Some bytes; none if it is closed."""
+
+    def recv_into(self, view: memoryview, /) -> int:
+        """How many bytes were put there."""
 
 
-def frame(body: bytes) -> bytes:
-    """A body with its length in front."""
-    return _LENGTH.pack(len(body)) + body
+def frame(*parts: bytes) -> bytes:
+    """A body, in one part or several, with its length in front."""
+    return b"".join((_LENGTH.pack(sum(map(len, parts))), *parts))
 
 
 def room(length: int) -> memoryview:
@@ -69,13 +70,21 @@ class Unframer:
         """Body of the large frame that is being received."""
         self._filled = 0
 
-    def receive(self, sock: socket.socket) -> bool:
+    @property
+    def full(self) -> bool:
+        """Whether a large frame is whole and waits to be taken; nothing more is received then."""
+        return self._large is not None and self._filled == len(self._large)
+
+    def receive(self, sock: Receives) -> bool:
         """Take what a socket has; ``False`` if it is closed."""
-        if self._large is not None:
-            count = sock.recv_into(self._large[self._filled :])
-            self._filled += count
-            return count > 0
-        data = sock.recv(RECEIVE_BYTES)
+        try:
+            if self._large is not None:
+                count = sock.recv_into(self._large[self._filled :])
+                self._filled += count
+                return count > 0
+            data = sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:  # TLS has a part of a record, which is nothing yet
+            return True
         self._buffer += data
         return bool(data)
 
@@ -108,26 +117,3 @@ class Unframer:
             return None
         body, self._large = self._large, None
         return body
-
-
-class Proof:
-    """One side of the mutual proof.
-
-    Each side sends its ``challenge``, answers the peer's, and checks the peer's answer.
-    """
-
-    def __init__(self, secret: bytes, side: bytes, peer: bytes) -> None:
-        self._secret, self._side, self._peer = secret, side, peer
-        self.challenge = secrets.token_bytes(CHALLENGE_BYTES)
-
-    def answer(self, challenge: bytes) -> bytes:
-        """What proves to the peer that we know the secret; names the side, against reflection."""
-        if len(challenge) != CHALLENGE_BYTES:
-            raise AuthenticationError("the peer's challenge has a wrong length")
-        return hmac.digest(self._secret, self._side + challenge, "sha256")
-
-    def check(self, answer: bytes) -> None:
-        """Refuse a peer that does not know the secret."""
-        expected = hmac.digest(self._secret, self._peer + self.challenge, "sha256")
-        if not hmac.compare_digest(expected, answer):
-            raise AuthenticationError("the peer does not know this job's secret")

@@ -18,8 +18,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.control.changes import Change
 from fries.control.messages import Failed
+from fries.control.seal import new_secret
 from fries.control.server import ControlServer
-from fries.control.wire import new_secret
+from fries.control.tls import Tls
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
@@ -61,6 +62,7 @@ class Definition:
     outputs: tuple[str, ...]
     groups: int
     audit: str | None
+    tls: Tls | None = None
 
 
 class Engine:
@@ -83,12 +85,12 @@ class Engine:
             context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
         definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
-        self.server = ControlServer(flow.name, new_secret(), bind, definition)
+        self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
         """The controller."""
         self.server.start()
         names = tuple(spec.name for spec in flow.operators)
         secret, address = self.server.secret, (host, self.server.address[1])
-        self._session = Session(flow.name, address, secret, names, flow.audit)
+        self._session = Session(flow.name, address, secret, names, flow.audit, flow.tls)
         self.physical = _stages(flow)
 
     def dataframe(self) -> DataFrame:

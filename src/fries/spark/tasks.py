@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext, cloudpickle
 
 from fries.control.client import ControlClient
+from fries.control.tls import Tls
 from fries.errors import WireError
 from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk
@@ -48,6 +49,7 @@ class Session:
     """Their names; their functions come from the controller, once to each worker."""
     audit: str | None = None
     """Folder for the data operations of every task; ``None``: nothing is recorded."""
+    tls: Tls | None = None
 
 
 class Host:
@@ -59,7 +61,7 @@ class Host:
         """Whether a task has begun here: the connection was good once."""
         self.configuration = Configuration()
         self.client = ControlClient(
-            session.address, session.secret, session.flow, self.configuration
+            session.address, session.secret, session.flow, self.configuration, session.tls
         )
 
 

@@ -1,0 +1,71 @@
+"""What workers tell: short enough to be heard, and of some sense.
+
+The controller takes no long messages (``MAX_UP``), so a worker shortens what may be long. The
+controller in turn refuses what has the right types and still means nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from fries.control.messages import UP, Hello, Up
+from fries.errors import WireError
+
+MOST_CHARACTERS: Final = 1 << 17
+"""Of one text: with four bytes for each it fits into a message, with room for the rest."""
+MOST_ENTRIES: Final = 1_000
+"""Of one table, by names of operators: with names of a few hundred characters it fits, too."""
+MOST_NAME: Final = 512
+"""Characters of a worker's name, which is kept and shown."""
+Value = TypeVar("Value")
+
+
+def clipped(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A text without its middle: a traceback begins with where and ends with what."""
+    text = text.encode(errors="backslashreplace").decode()  # names of files may be no text
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
+
+
+def divided(table: dict[str, Value], most: int = MOST_ENTRIES) -> Iterator[dict[str, Value]]:
+    """A table in parts that fit; none if it is empty."""
+    entries = iter(table.items())
+    while part := dict(islice(entries, most)):
+        yield part
+
+
+def heard(body: bytes | memoryview) -> Up:
+    """A worker's message; whatever is wrong with it, it is a :class:`WireError`."""
+    try:
+        message = UP.decode(body)
+    except Exception as error:  # text that is none, nesting without end: not only DecodeError
+        raise WireError(f"a message that cannot be read: {error}") from error
+    _refuse_nonsense(message)
+    return message
+
+
+def _refuse_nonsense(message: Up) -> None:
+    """Refuse names that are none and times that never were: they would stay in what users see."""
+    if isinstance(message, Hello) and not 0 < len(message.worker) <= MOST_NAME:
+        raise WireError("a worker needs a name, and a short one")
+    if not all(map(math.isfinite, _floats(msgspec.to_builtins(message)))):
+        raise WireError("a number in a worker's message is not finite")
+
+
+def _floats(value: object) -> Iterator[float]:
+    match value:
+        case float():
+            yield value
+        case dict():
+            for one in value.values():
+                yield from _floats(one)
+        case list() | tuple():
+            for one in value:
+                yield from _floats(one)
