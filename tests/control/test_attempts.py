@@ -128,6 +128,21 @@ def test_the_next_batch_repeats_nothing(site: Site, how: str) -> None:
     assert client.begin(0 if how == "cut" else 1, 0, 0) == Go((1,), ())
 
 
+def test_a_late_task_of_an_older_batch_repeats_nothing(site: Site) -> None:
+    """What it was like is forgotten with its batch, or the controller would grow for ever."""
+    client, _ = site.join()
+    for batch in (0, 1, 0):
+        assert client.begin(batch, 0, 0) == Go((), ())
+        ended(client, batch=batch)
+
+
+def test_a_query_that_begins_anew_repeats_nothing_even_if_old_tasks_still_run(site: Site) -> None:
+    (client, _), (other, _) = site.join(), site.join()
+    client.begin(-1, 0, 0)
+    site.server.cut()
+    assert other.begin(-1, 0, 0) == Go((), ())
+
+
 def test_actions_on_one_batch_do_not_repeat_each_other(site: Site) -> None:
     client, _ = site.join()
     client.begin(0, 0, 0, 11)

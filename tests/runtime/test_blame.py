@@ -16,13 +16,16 @@ from fries.runtime.spec import EdgeSpec, Function, OperatorSpec, StageSpec
 from fries.runtime.stage import Stage
 from fries.runtime.state import KeyGroup
 from tests.runtime.test_keyed_stage import (
+    FROM_B,
+    FROM_C,
+    JOINED,
     SJ,
+    TO_E,
     TO_F,
     Bench,
     E,
     aggregate,
     hashes,
-    joined,
     left,
     mark,
     process,
@@ -229,9 +232,12 @@ def test_the_result_of_an_aggregate_may_be_the_flows_own() -> None:
 
 
 def test_a_join_that_fails_is_nobodys_change() -> None:
-    configuration = Configuration([SJ, E])
+    spec = StageSpec(1, (SJ, E), (FROM_B, FROM_C, TO_E, JOINED))
+    script = Script()
+    stage = Stage(spec, Configuration([SJ, E]), script)
     with pytest.raises(OperatorError, match="two tuples have the key 1"):
-        joined(configuration, left([1, 1]), right([1]))
+        list(stage.run_join(SJ, (FROM_B, left([1, 1])), (FROM_C, right([1]))))
+    assert blamed(script) == (0, "SJ")
 
 
 def test_what_goes_well_is_nobodys_failure() -> None:
