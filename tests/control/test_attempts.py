@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -49,6 +50,27 @@ def test_an_attempt_that_failed_gave_no_rows_that_count() -> None:
     assert attempts.begin(HERE, (1, 2)) is None
     attempts.end(HERE, complete=True, cuts=())
     assert attempts.begin(HERE, (1, 2, 3)) == Repetition((1, 2), ()), "as the second one went"
+
+
+def test_a_repetition_that_fails_frees_nobody() -> None:
+    """The attempt before it may have completed without a word."""
+    attempts = Attempts()
+    attempts.begin(HERE, (1,))
+    attempts.begin(HERE, (1, 2))
+    assert attempts.end(HERE, complete=False, cuts=())
+    assert attempts.begin(HERE, (1, 2, 3)) == Repetition((1,), ())
+
+
+def test_who_was_taken_for_lost_may_not_complete_otherwise_than_the_repetition() -> (
+    None
+):
+    attempts = Attempts()
+    attempts.begin(HERE, (1,))
+    attempts.begin(HERE, (1, 2))
+    assert not attempts.end(HERE, complete=True, cuts=CUTS), "it has switched meanwhile"
+    assert attempts.end(HERE, complete=True, cuts=()), "the repetition"
+    assert not attempts.end(HERE, complete=True, cuts=CUTS)
+    assert attempts.begin(HERE, (1, 2, 3)) == Repetition((1,), ())
 
 
 def test_a_repetition_that_fails_does_not_undo_the_attempt_that_completed() -> None:
@@ -193,18 +215,18 @@ def test_a_task_that_switched_inside_completes_only_when_that_is_noted(
     asking = threading.Thread(target=lambda: site.server._ask(busy))
     asking.start()
     assert reading.wait(20)
-    waits: list[bool] = []
+    waits: list[bool | None] = []
     original = client._wait_for
 
-    def noticed(condition: object) -> None:
+    def noticed(condition: Callable[[], bool], without: str) -> None:
         waits.append(client._noted)
         go_on.set()
-        original(condition)  # type: ignore[arg-type]
+        original(condition, without)
 
     monkeypatch.setattr(client, "_wait_for", noticed)
     ended(client, Cut(10, 1))
     asking.join()
-    assert waits == [False], "it began to wait before the controller could answer"
+    assert waits == [None], "it began to wait before the controller could answer"
     assert client._noted
 
 
@@ -243,6 +265,6 @@ def test_a_task_that_switched_inside_fails_if_the_controller_goes_while_it_waits
             stopping.start()
 
     monkeypatch.setattr(client, "_say", say_and_stop)
-    with pytest.raises(WireError, match="no configuration for this task"):
+    with pytest.raises(WireError, match="nobody knows where this task switched"):
         ended(client, Cut(10, 1))
     stopping.join()

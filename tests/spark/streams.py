@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.flow import Flow
+from fries.spark.supervisor import Supervision
 
 PATIENCE = 90.0
 """Seconds until a test gives up waiting: only a bug takes that long."""
 
 
-def until(condition: Callable[[], object], flow: Flow | None = None) -> None:
+class Runs(Protocol):
+    """A flow, or whatever else has a query."""
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """Spark's query."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A query that was started without the flow's help: it is neither logged nor supervised."""
+
+    query: StreamingQuery
+
+
+def until(condition: Callable[[], object], flow: Runs | None = None) -> None:
     """Wait for something that a running query brings about; if it fails, say why."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -45,7 +64,7 @@ class FileStream:
         frame.coalesce(1).write.mode("append").parquet(str(self._folder))
         self.batches += 1
 
-    def done(self, flow: Flow) -> bool:
+    def done(self, flow: Runs) -> bool:
         """Whether the query has committed all that was added."""
         query = flow.query
         progress = None if query is None else query.lastProgress
@@ -56,9 +75,18 @@ class FileStream:
 
 
 def start(flow: Flow, frame: DataFrame, folder: Path) -> None:
-    """Start a query that writes Parquet files."""
+    """Start a query that writes Parquet files; a failure ends it."""
+    flow.start(_writer(frame, folder), Supervision(rollback=False, restarts=0))
+
+
+def start_plainly(frame: DataFrame, folder: Path) -> Plain:
+    """The same, without the flow's help."""
+    return Plain(_writer(frame, folder).start())
+
+
+def _writer(frame: DataFrame, folder: Path) -> DataStreamWriter:
     writer = frame.writeStream.format("parquet").option("path", str(folder / "out"))
-    flow.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
+    return writer.option("checkpointLocation", str(folder / "checkpoint"))
 
 
 def stop(flow: Flow) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.window import Window
 from fries.errors import AbortedError, TraitError, UpdateRefusedError
 from fries.flow import Flow
 from fries.updates import Update
-from tests.spark.streams import PATIENCE, FileStream, start, stop, until
+from tests.spark.streams import PATIENCE, FileStream, start, start_plainly, stop, until
 
 pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 PAYMENTS = "id long, user long, amount long"
@@ -163,8 +163,9 @@ def test_a_migration_in_mid_batch_and_a_restart_lose_no_state(
     again = Flow("again", groups=4)
     add(3400, 300)
     frame = keyed(again, stream.frame, function=recent_10, initial=[], migrations=[widen])
-    start(again, frame, tmp_path)
-    until(lambda: stream.done(again), again)
+    plain = start_plainly(frame, tmp_path)
+    until(lambda: stream.done(plain), plain)
+    plain.query.stop()
     stop(again)
 
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -179,14 +180,16 @@ def test_a_state_that_the_flow_cannot_read_is_not_guessed_at(
     stream = FileStream(spark, tmp_path / "in", PAYMENTS)
     first = Flow("first", groups=4)
     stream.add(payments(0, 50))
-    start(first, keyed(first, stream.frame, migrations=[None, None]), tmp_path)
-    until(lambda: stream.done(first), first)
+    older = keyed(first, stream.frame, migrations=[list, None, list])
+    plain = start_plainly(older, tmp_path)
+    until(lambda: stream.done(plain), plain)
+    plain.query.stop()
     stop(first)
     again = Flow("again", groups=4)
     stream.add(payments(50, 50))
-    start(again, keyed(again, stream.frame), tmp_path)
+    plain = start_plainly(keyed(again, stream.frame), tmp_path)
     with pytest.raises(Exception, match="was written by its version 2"):
-        until(lambda: stream.done(again), again)
+        until(lambda: stream.done(plain), plain)
     stop(again)
 
 

@@ -40,6 +40,8 @@ class _Attempt:
     """Changes in transition that it applied to its first row."""
     cuts: tuple[Cut, ...] = ()
     outcome: Outcome = Outcome.UNKNOWN
+    repeated: bool = False
+    """Whether another attempt was told to go as it began."""
 
 
 class Repetition(NamedTuple):
@@ -61,16 +63,25 @@ class Attempts:
         if before is None or before.outcome is Outcome.FAILED:
             self._tasks[place] = _Attempt(committed)
             return None
-        cuts = before.cuts if before.outcome is Outcome.COMPLETE else ()
-        return Repetition(before.began_with, cuts)
+        before.repeated = True
+        return Repetition(before.began_with, before.cuts)
 
-    def end(self, place: Place, complete: bool, cuts: tuple[Cut, ...]) -> None:
-        """A task ended: it gave all its rows, or it failed and gave none that count."""
+    def end(self, place: Place, complete: bool, cuts: tuple[Cut, ...]) -> bool:
+        """A task ended: it gave all its rows, or it failed and gave none that count.
+
+        ``False`` if it may not complete, because it has switched where another attempt has not
+        (its executor was taken for lost, and lived on).
+        """
         attempt = self._tasks.get(place)
-        if attempt is None or attempt.outcome is Outcome.COMPLETE:
-            return
+        if attempt is None:
+            return True
+        if attempt.repeated or attempt.outcome is Outcome.COMPLETE:
+            if complete and cuts == attempt.cuts:
+                attempt.outcome = Outcome.COMPLETE
+            return cuts == attempt.cuts
         attempt.outcome = Outcome.COMPLETE if complete else Outcome.FAILED
-        attempt.cuts = cuts
+        attempt.cuts = cuts if complete else ()
+        return True
 
     def forget(self) -> None:
         """The batch is over, or is thrown away."""

@@ -115,7 +115,7 @@ class ControlClient:
         self._batch = 0
         self._call: tuple[str, int, float] | None = None
         """The function that runs now: its operator, its change, and when it was called."""
-        self._noted = False
+        self._noted: bool | None = None
         self._hurry_until = 0.0
         self._busy = False
         self._broken = ""
@@ -166,7 +166,7 @@ class ControlClient:
         is none.
         """
         with self._state:
-            self._busy, self._noted, self._heard = False, False, time.monotonic()
+            self._busy, self._noted, self._heard = False, None, time.monotonic()
             self._call = None
             self._apply_due()
         self._tell_counts()
@@ -176,7 +176,9 @@ class ControlClient:
             return
         self._say(report)
         with self._state:
-            self._wait_for(lambda: self._noted)
+            self._wait_for(lambda: self._noted is not None, "nobody knows where this task switched")
+            if not self._noted:
+                raise WireError("another attempt of this task has switched at another row")
 
     def calling(self, operator: str, change: int) -> None:
         """A version of an operator is about to be called."""
@@ -253,7 +255,9 @@ class ControlClient:
                 self._break(f"change {change} cannot be loaded here:\n{self._failed[change]}")
         return self._adopted.issuperset((*go.base, *go.committed))
 
-    def _wait_for(self, condition: Callable[[], bool]) -> None:
+    def _wait_for(
+        self, condition: Callable[[], bool], without: str = "no configuration for this task"
+    ) -> None:
         """Wait, with the state locked, until something holds; give up on a silent controller.
 
         The connection is of no use then: an answer that comes too late must not be taken for
@@ -266,7 +270,7 @@ class ControlClient:
             if left <= 0:
                 self._break("the controller does not answer")
             if self._broken:
-                raise WireError(f"no configuration for this task: {self._broken}")
+                raise WireError(f"{without}: {self._broken}")
             self._state.wait(left)
 
     def _break(self, why: str) -> None:
@@ -335,8 +339,8 @@ class ControlClient:
             case Go():
                 self._go = message
                 self._state.notify_all()
-            case Noted():
-                self._noted = True
+            case Noted(accepted):
+                self._noted = accepted
                 self._state.notify_all()
             case Commit(change) if change in self._failed:
                 pass  # its first task will say why it cannot begin

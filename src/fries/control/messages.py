@@ -111,7 +111,9 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Noted(msgspec.Struct, frozen=True, tag=True):
-    """The controller knows where a task that ended had switched."""
+    """The controller knows where a task that ended had switched; it may complete, or may not."""
+
+    accepted: bool = True
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -164,8 +164,9 @@ class ControlServer:
         return [change.order for change in self._changes.values() if change.phase in happened]
 
     def updates_of(self, operator: str) -> int:
-        """How many updates of an operator were committed."""
-        return sum(operator in order.targets for order in self.committed())
+        """How many updates of an operator were requested and not taken back."""
+        changes = (change for change in self._changes.values() if not change.taken_back)
+        return sum(operator in change.order.targets for change in changes)
 
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
@@ -380,9 +381,9 @@ class ControlServer:
             if number in self._changes:
                 self._changes[number].used_old(moment)
         place = Place(ended.batch, ended.execution, ended.stage, ended.partition)
-        self._attempts.end(place, ended.complete, ended.cuts)
+        accepted = self._attempts.end(place, ended.complete, ended.cuts)
         if ended.complete and ended.cuts:
-            self._tell(name, Noted())
+            self._tell(name, Noted(accepted))
 
     def _settle(self) -> None:
         """Note which changes no worker is missing any more."""

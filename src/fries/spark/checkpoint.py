@@ -7,6 +7,7 @@ this machine's disk Python writes by itself, which takes a millisecond.
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,20 +104,22 @@ class HadoopFiles:
 
     def write(self, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
         """Write a file, whole or not at all."""
-        target, partial = self._path(name), self._path(name + PARTIAL)
+        target, partial = self._path(name), self._path(f"{name}.{secrets.token_hex(4)}{PARTIAL}")
         rename = getattr(self._hadoop, "Options$Rename")
         how = self._gateway.new_array(rename, 1)
         how[0] = rename.OVERWRITE if replace else rename.NONE
         with tempfile.TemporaryDirectory() as here:
             local = Path(here, name)
-            with local.open("wb") as file:
-                for part in parts:
-                    file.write(part)
             try:
+                with local.open("wb") as file:
+                    for part in parts:
+                        file.write(part)
                 self._system.copyFromLocalFile(False, True, self._local(local), partial)
                 self._context.rename(partial, target, how)
             except Py4JJavaError as error:
                 raise self._error(target, "written", error) from error
+            except OSError as error:
+                raise LogError(f"{local} cannot be written on its way: {error}") from error
 
     def _path(self, name: str) -> Any:  # noqa: ANN401
         return self._hadoop.Path(self._folder, name)
