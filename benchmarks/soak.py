@@ -26,6 +26,7 @@ from benchmarks.processes import processes
 from benchmarks.spark import folder, session
 from fries.errors import FriesError
 from fries.flow import Flow
+from fries.log.files import LocalFiles
 from fries.updates import Update
 
 ROWS_PER_SECOND: Final = 400
@@ -162,7 +163,7 @@ class Soak:
         java = [p.pid for p in every if p.parent == mine and "java" in p.command]
         daemons = {p.pid for p in every if p.parent in java}
         pythons = [p.pid for p in every if p.parent in daemons]
-        log = (self._where / "checkpoint" / "fries").iterdir()
+        log = LocalFiles(self._where / "checkpoint" / "fries")
         return Sample(
             time.monotonic() - self._began,
             _megabytes(mine),
@@ -172,7 +173,7 @@ class Soak:
             sum(map(_files, java)),
             max(map(_megabytes, pythons), default=0.0),
             len(pythons),
-            sum(path.stat().st_size for path in log) / 1024,
+            sum(len(log.read(name)) for name in log.names()) / 1024,
         )
 
 
