@@ -22,6 +22,7 @@ from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES
 from fries.errors import WireError
 from fries.protocol.controller import Phase
+from fries.protocol.messages import Switched
 from tests.control.proxy import Link, Proxy, Way
 from tests.control.test_control import (
     PATIENCE,
@@ -412,6 +413,34 @@ def test_a_task_that_waits_for_its_configuration_gets_it_over_a_new_connection(
     until(lambda: network.server.workers == (process.client.name,))
     again = network.server.request(order("FM"))
     network.rows_until(process.client, lambda: again.settled is not None)
+
+
+@pytest.mark.parametrize("fault", ENDING)
+def test_a_task_that_is_first_to_notice_that_its_connection_is_gone_gets_another(
+    network: Network, fault: Fault
+) -> None:
+    """The thread that listens has not come to it yet."""
+    process = network.process()
+    client = process.client
+    client.begin(0, 0, 0)
+    client.ended(Ended(0, 0, 0, {}))
+    with client._state:  # the listening thread waits for this
+        network.proxy.each(fault)
+        until(lambda: not network.server.workers and client._channel.readable())
+        until(lambda: _refuses(client))  # after a farewell the system takes one message more
+        assert not client.broken
+        assert process.task(1) == Go((), ())
+    assert client.broken
+    assert len(process.clients) == 2
+
+
+def _refuses(client: ControlClient) -> bool:
+    """Whether nothing can be sent any more."""
+    try:
+        client._say(Switched(7))
+    except WireError:
+        return True
+    return False
 
 
 @anywhere
