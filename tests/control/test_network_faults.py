@@ -6,6 +6,7 @@ processes rows, and must never wait for the network; what must wait does so for 
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.control.server import ControlServer
-from fries.control.wire import LARGE_BYTES
+from fries.control.wire import GONE_SECONDS, LARGE_BYTES
 from fries.errors import WireError
 from fries.protocol.controller import Phase
 from fries.protocol.messages import Switched
@@ -517,3 +518,23 @@ def test_a_task_completes_when_its_switch_is_noted_however_late(
     assert complete.is_set()
     assert process.task(1) == Go((1,), ())
     assert process.clients == [client]
+
+
+# A machine that vanishes
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux has all of it")
+def test_both_sides_notice_a_peer_whose_machine_is_gone(server: ControlServer) -> None:
+    """Nobody says farewell then, so the system must ask. Here: that it was told to."""
+    client = ControlClient(server.address, SECRET, "fraud", FakeEngine())
+    near = client._channel._socket
+    far = server._peers[client.name]._line._writer.get_extra_info("socket")
+    for sock in (near, far):
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+        idle, between, count = (sock.getsockopt(socket.IPPROTO_TCP, one) for one in options)
+        assert idle + between * count == GONE_SECONDS
+        unanswered = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert unanswered == 1000 * GONE_SECONDS
+    client.close()
