@@ -17,7 +17,7 @@ import pytest
 
 from fries.control import client as client_module
 from fries.control.changes import Change, Order
-from fries.control.client import ControlClient
+from fries.control.client import CONNECT_SECONDS, ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.control.server import ControlServer
 from fries.control.wire import GONE_SECONDS, LARGE_BYTES
@@ -42,6 +42,8 @@ PROMPT = 5.0
 long (:data:`~fries.control.client.CONNECT_SECONDS`), or forever."""
 SOON = 0.3
 """Seconds after which whoever must wait gives up, where a test is about that."""
+PREPARED_SOON = 1.0
+"""Seconds for a change that cannot be prepared; without a fault it is, in that time."""
 UP, DOWN = Way.UP, Way.DOWN
 
 
@@ -78,8 +80,8 @@ anywhere = pytest.mark.parametrize("share", [0.0, 0.5], ids=["before", "within"]
 class Process:
     """A worker process between its tasks: what ``fries.spark.tasks`` does with a connection."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self.engine = FakeEngine()
         self.clients: list[ControlClient] = []
         self._connect()
@@ -98,26 +100,37 @@ class Process:
             return self.client.begin(batch, 0, partition)
         except WireError:
             assert self.client.broken, "or the next try would use the same connection"
+            self._network.be_patient()
             self._connect()
         return self.client.begin(batch, 0, partition)
 
     def _connect(self) -> None:
         self.engine = FakeEngine()
-        self.clients.append(ControlClient(self._address, SECRET, "fraud", self.engine))
+        address = self._network.proxy.address
+        self.clients.append(ControlClient(address, SECRET, "fraud", self.engine))
 
 
 class Network:
     """A controller, and processes that reach it through a proxy."""
 
-    def __init__(self, controller: ControlServer) -> None:
+    def __init__(self, controller: ControlServer, patch: pytest.MonkeyPatch) -> None:
         self.server = controller
+        self._patch = patch
         self.proxy = Proxy(controller.address)
         self._processes: list[Process] = []
 
     def process(self) -> Process:
         """A worker process, connected."""
-        self._processes.append(Process(self.proxy.address))
+        self._processes.append(Process(self))
         return self._processes[-1]
+
+    def be_impatient(self) -> None:
+        """Let those who wait for an answer give up soon: there is a fault, and it will not come."""
+        self._patch.setattr(client_module, "CONNECT_SECONDS", SOON)
+
+    def be_patient(self) -> None:
+        """Let those who wait for an answer get it, however busy the machine is."""
+        self._patch.setattr(client_module, "CONNECT_SECONDS", CONNECT_SECONDS)
 
     def close(self) -> None:
         """End everything."""
@@ -158,21 +171,14 @@ class Network:
 @pytest.fixture
 def network(server: ControlServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     monkeypatch.setattr(client_module, "COUNT_SECONDS", -1.0)  # every count is told at once
-    made = Network(server)
+    made = Network(server, monkeypatch)
     yield made
     made.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let those who must wait for an answer give up soon, from now on."""
-    return lambda: monkeypatch.setattr(client_module, "CONNECT_SECONDS", SOON)
-
-
-def quick(large: bool = False) -> Order:
-    """A change that is prepared soon or not at all."""
-    buffers = (memoryview(bytes(3 * LARGE_BYTES)),) if large else ()
-    return replace(order("FM"), timeout=SOON, buffers=buffers)
+def change_of(size: int, timeout: float) -> Order:
+    """A change with a model of so many bytes."""
+    return replace(order("FM"), timeout=timeout, buffers=(memoryview(bytes(size)),))
 
 
 def check_next_task(network: Network, process: Process, change: Change) -> None:
@@ -213,7 +219,6 @@ def check_next_task(network: Network, process: Process, change: Change) -> None:
 )
 def test_rows_go_on_and_a_change_completes_or_aborts_in_its_time(
     network: Network,
-    impatient: Callable[[], None],
     way: Way,
     name: str,
     skipped: int,
@@ -224,7 +229,9 @@ def test_rows_go_on_and_a_change_completes_or_aborts_in_its_time(
     client = process.client
     client.begin(0, 0, 0)
     failed = network.proxy.at(way, name, fault, share, skipped)
-    change = network.server.request(quick(large=name in ("Shipment", "Piece")))
+    timeout = PATIENCE if name in ("Commit", "Switched") else PREPARED_SOON
+    size = 3 * LARGE_BYTES if name in ("Shipment", "Piece") else 100
+    change = network.server.request(change_of(size, timeout))
     network.rows_until(client, failed.is_set)
     network.rows(client)
     network.rows_until(client, lambda: change.phase in SETTLED)
@@ -235,7 +242,7 @@ def test_rows_go_on_and_a_change_completes_or_aborts_in_its_time(
         until(lambda: change.settled is not None or change.over)
     with network.promptly():
         client.ended(Ended(0, 0, 0, {}))
-    impatient()
+    network.be_impatient()
     check_next_task(network, process, change)
 
 
@@ -258,7 +265,8 @@ def test_a_change_that_is_held_up_goes_on_when_the_network_does(
     client = process.client
     client.begin(0, 0, 0)
     failed = network.proxy.at(way, name, frozen, share)
-    change = network.server.request(replace(quick(large=name == "Piece"), timeout=PATIENCE))
+    size = 3 * LARGE_BYTES if name == "Piece" else 100
+    change = network.server.request(change_of(size, PATIENCE))
     network.rows_until(client, failed.is_set)
     network.rows(client)
     assert change.settled is None
@@ -307,7 +315,6 @@ def test_a_worker_whose_network_fails_holds_up_no_other_worker(
 )
 def test_a_worker_whose_greeting_fails_says_so_soon_and_the_next_one_is_welcome(
     network: Network,
-    impatient: Callable[[], None],
     way: Way,
     name: str,
     share: float,
@@ -322,12 +329,13 @@ def test_a_worker_whose_greeting_fails_says_so_soon_and_the_next_one_is_welcome(
     current = network.server.request(order("FM"))
     network.rows_until(first.client, lambda: current.settled is not None)
     failed = network.proxy.at(way, name, fault, share)
-    impatient()
+    network.be_impatient()
     began = time.monotonic()
     try:
         second = network.process()
     except WireError:
         assert failed.is_set()
+        network.be_patient()
         second = network.process()
     assert time.monotonic() - began < PROMPT
     assert second.task(1, 1) == Go((), (2,))
@@ -361,12 +369,13 @@ def test_a_worker_that_connected_first_may_come_in_last(network: Network) -> Non
 
 
 def test_a_connection_that_comes_after_its_worker_has_made_another_counts_for_nothing(
-    network: Network, impatient: Callable[[], None]
+    network: Network,
 ) -> None:
     let_go = network.proxy.delay_next()
-    impatient()
+    network.be_impatient()
     with pytest.raises(WireError, match="the greeting failed"):
         network.process()
+    network.be_patient()
     process = network.process()
     process.client.begin(0, 0, 0)
     let_go()
@@ -388,7 +397,6 @@ def fatal(question: str, answer: str) -> list[tuple[Way, str, Fault]]:
 @pytest.mark.parametrize(("way", "name", "fault"), fatal("Begin", "Go"))
 def test_a_task_that_waits_for_its_configuration_gets_it_over_a_new_connection(
     network: Network,
-    impatient: Callable[[], None],
     way: Way,
     name: str,
     share: float,
@@ -401,7 +409,7 @@ def test_a_task_that_waits_for_its_configuration_gets_it_over_a_new_connection(
     network.rows_until(client, lambda: change.settled is not None)
     client.ended(Ended(0, 0, 0, {}))
     failed = network.proxy.at(way, name, fault, share)
-    impatient()
+    network.be_impatient()
     go = process.task(1)
     assert failed.is_set()
     assert client.broken
@@ -448,7 +456,6 @@ def _refuses(client: ControlClient) -> bool:
 @pytest.mark.parametrize(("way", "name", "fault"), fatal("Ended", "Noted"))
 def test_a_task_that_has_switched_inside_fails_if_that_is_not_noted(
     network: Network,
-    impatient: Callable[[], None],
     way: Way,
     name: str,
     share: float,
@@ -461,7 +468,7 @@ def test_a_task_that_has_switched_inside_fails_if_that_is_not_noted(
     change = network.server.request(order("FM"))
     network.rows_until(client, lambda: change.settled is not None)
     failed = network.proxy.at(way, name, fault, share)
-    impatient()
+    network.be_impatient()
     cuts = (Cut(10, 1),)
     with pytest.raises(WireError, match=r"nobody knows where|connection is gone"):
         client.ended(Ended(0, 0, 0, {}, cuts=cuts))
@@ -469,6 +476,7 @@ def test_a_task_that_has_switched_inside_fails_if_that_is_not_noted(
     until(lambda: client.broken)
     with network.promptly():
         client.poll()
+    network.be_patient()
     heard = name == "Noted" or fault is mute
     assert process.task(0) == Go((), (1,), (), cuts if heard else ())
     network.proxy.each(Link.release)
