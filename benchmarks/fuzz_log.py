@@ -7,8 +7,7 @@ commit are, byte for byte, what was written under their names.
 from __future__ import annotations
 
 import random
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -32,6 +31,8 @@ SHAPE: Final = Shape(4, {"F": {"kind": "map"}}, (("", "F", 0), ("F", "out", 0)))
 OTHER_SHAPE: Final = Shape(8, {"G": {"kind": "map"}}, (("", "G", 0),))
 PAYLOAD: Final = (b"functions", b"model")
 ROLLED_BACK: Final = 3
+CHOICES: Final = 50
+CHOICE_BYTES: Final = 2
 
 
 class Folder:
@@ -110,8 +111,16 @@ def targets() -> list[Target]:
     return [
         Target("log records", read_record, files),
         Target("log records, with their digest", read_body, encoded, 0.5, messages=True),
-        Target("log", open_log, files, 0.3),
+        Target("log", open_log, tuple(_with_choices(files)), 0.3),
     ]
+
+
+def _with_choices(files: Sequence[bytes]) -> Iterator[bytes]:
+    """Every file several times, with different last bytes for :func:`open_log` to choose by."""
+    choose = random.Random(1)
+    for data in files:
+        for _ in range(CHOICES):
+            yield data + choose.randbytes(CHOICE_BYTES)
 
 
 def read_record(data: bytes) -> str:
@@ -138,9 +147,12 @@ def read_body(body: bytes) -> str:
 
 
 def open_log(data: bytes) -> str:
-    """A driver comes back to a folder in which this is one of the files."""
-    choose = random.Random(zlib.crc32(data))
-    contents = _damaged(data, choose)
+    """A driver comes back to a folder in which this is one of the files.
+
+    The last bytes choose which one, and what else has happened to the folder.
+    """
+    choose = random.Random(data[-CHOICE_BYTES:])
+    contents = _damaged(data[:-CHOICE_BYTES], choose)
     before = dict(contents)
     replaced = choose.random() < 0.2
     try:
