@@ -23,6 +23,7 @@ from unittest import mock
 
 import msgspec
 
+from benchmarks import fuzz_log
 from benchmarks.fuzz import Target
 from fries.control import greeting, wire
 from fries.control.changes import Order
@@ -114,6 +115,7 @@ def targets(stack: ExitStack) -> list[Target]:
         Target("messages down", read_down, DOWN_SEEDS, messages=True),
         Target("controller machine", tell_controller, UP_SEEDS, 0.5, messages=True),
         Target("worker machine", tell_worker, DOWN_SEEDS, 0.5, messages=True),
+        *fuzz_log.targets(),
     ]
     controller = stack.enter_context(controller_under_fire())
     stranger_seeds = (frame(bytes(32)) + frame(bytes(32)), frame(bytes(32)), b"GET / HTTP/1.1\r\n")

@@ -61,9 +61,7 @@ def test_a_repetition_that_fails_frees_nobody() -> None:
     assert attempts.begin(HERE, (1, 2, 3)) == Repetition((1,), ())
 
 
-def test_who_was_taken_for_lost_may_not_complete_otherwise_than_the_repetition() -> (
-    None
-):
+def test_who_was_taken_for_lost_may_not_complete_otherwise_than_the_repetition() -> None:
     attempts = Attempts()
     attempts.begin(HERE, (1,))
     attempts.begin(HERE, (1, 2))

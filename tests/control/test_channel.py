@@ -120,3 +120,15 @@ def test_who_waits_is_nudged(ends: tuple[Channel, socket.socket]) -> None:
     channel.nudge()
     channel.wait()
     assert not channel.readable()
+
+
+def test_nothing_piles_up_when_the_connection_is_gone(
+    ends: tuple[Channel, socket.socket],
+) -> None:
+    """A task goes on for hours without it, and tells its counters all the same."""
+    channel, _ = ends
+    channel.shut()
+    for _ in range(3):
+        with pytest.raises(WireError, match="is gone"):
+            channel.send(bytes(1000))
+    assert channel.unsent == 0

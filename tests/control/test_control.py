@@ -13,7 +13,7 @@ import pytest
 
 from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
-from fries.control.messages import Counts, Ended, Go
+from fries.control.messages import Counts, Cut, Ended, Go
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, frame
@@ -148,6 +148,22 @@ def test_a_task_begins_while_a_large_change_is_on_its_way(
     client.ended(Ended(0, 0, 0, {}))
     assert change.wait(time.monotonic() + PATIENCE)
     assert [len(part) for part in engine.parts[1]] == [20 * LARGE_BYTES]
+
+
+def test_a_task_completes_while_a_large_change_is_on_its_way(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That its switch is noted overtakes the pieces, too."""
+    monkeypatch.setattr("fries.control.peers.PIECE_SECONDS", PATIENCE)
+    client, _ = join()
+    client.begin(0, 0, 0)
+    first = server.request(order("FM"))
+    until(lambda: first.settled is not None, client)
+    large = (memoryview(bytes(2 * LARGE_BYTES)),)
+    second = server.request(replace(order("FM"), buffers=large))
+    client.ended(Ended(0, 0, 0, {}, cuts=(Cut(10, 1),)))
+    assert second.phase is Phase.PREPARING
+    assert not client.broken
 
 
 def test_a_change_is_loaded_by_all_workers_and_then_committed(

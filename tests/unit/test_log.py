@@ -57,6 +57,13 @@ def test_a_record_of_another_version_is_refused() -> None:
         decode(b"".join(bytes(part) for part in pieces))
 
 
+def test_a_record_that_is_nested_too_deeply_is_refused() -> None:
+    shallow = msgspec.msgpack.encode({"type": "Ended", "more": None})
+    pieces = encode(msgspec.Raw(shallow[:-1] + b"\x91" * 100_000 + b"\xc0"))  # type: ignore[arg-type]
+    with pytest.raises(LogError, match="this version of Fries cannot read it"):
+        decode(b"".join(bytes(part) for part in pieces))
+
+
 def test_text_that_is_no_text_is_refused() -> None:
     """The digest fits: somebody else wrote it, or a later version."""
     whole = encode(Ended(1, 1.0, "done", "xyz"))
@@ -235,6 +242,58 @@ def test_damage_is_told_even_if_the_end_is_damaged_too() -> None:
     files.contents["00000002.commit"] = files.contents["00000002.end"] = b"torn"
     with pytest.raises(LogError, match=r"00000002\.commit"):
         Log(files, SHAPE)
+
+
+def test_a_change_that_was_rolled_back_does_not_come_back_because_its_end_is_damaged() -> None:
+    files = whole_log()
+    Log(files, SHAPE).end(msgspec.structs.replace(BACK, number=2))
+    assert happened(files) == [1, 3]
+    files.contents["00000002.end"] = files.contents["00000002.end"][:-1]
+    with pytest.raises(LogError, match=r"damaged \(00000002\.end: it is cut short"):
+        Log(files, SHAPE)
+
+
+def test_the_end_of_the_newest_change_that_a_crash_has_torn_does_no_harm_later_either() -> None:
+    """As if the driver had died before it: the change was committed, so it happened."""
+    files = whole_log()
+    files.contents["00000003.end"] = b"torn"
+    log = Log(files, SHAPE)
+    commit(log, 5)
+    assert happened(files) == [1, 2, 3, 5]
+    (mended,) = (one.end for one in Log(files, SHAPE).changes if one.number == 3)
+    assert mended is not None
+    assert "a crash has cut its end short (00000003.end" in mended.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("00000001.intent", "00000002.intent"),
+        ("00000001.commit", "00000002.commit"),
+        ("00000001.end", "00000002.end"),
+        ("00000001.commit", "00000001.intent"),
+        ("00000003.commit", "00000000.flow"),
+    ],
+)
+def test_files_that_were_mixed_up_are_damage(name: str, other: str) -> None:
+    """They are whole, but not what they are called."""
+    files = whole_log()
+    files.contents[name] = files.contents[other]
+    with pytest.raises(LogError, match=f"{name}: it holds a record of another name"):
+        Log(files, SHAPE)
+
+
+def test_a_commit_of_another_change_commits_nothing() -> None:
+    files = whole_log()
+    files.contents["00000004.commit"] = files.contents["00000003.commit"]
+    assert happened(files) == [1, 2, 3]
+
+
+def test_digits_of_other_scripts_are_no_numbers() -> None:
+    files = whole_log()
+    del files.contents["00000004.intent"]
+    files.contents["\u0660" * 7 + "\u0664.intent"] = b"somebody else's"
+    assert Log(files, SHAPE).last == 3
 
 
 def test_a_damaged_intent_that_was_never_committed_does_no_harm() -> None:

@@ -111,6 +111,8 @@ class Channel:
         if len(body) + TAG_BYTES > MAX_UP:
             raise WireError(f"a message of {len(body):,} bytes is over the limit of {MAX_UP:,}")
         with self._using:
+            if self._closed:  # a task that goes on without us must not pile up what it tells
+                raise WireError("the control connection is gone")
             sealed = self._sealer.seal(body)
             self._unsent.append(memoryview(sealed))
             self.unsent += len(sealed)

@@ -152,7 +152,11 @@ class ControlClient:
         """Announce a task, and learn of every commit that was sent before it began."""
         with self._state:
             self._go, self._heard, self._batch = None, time.monotonic(), batch
-            self._say(Begin(batch, stage, partition, execution))
+            try:
+                self._say(Begin(batch, stage, partition, execution))
+            except WireError as lost:  # whoever tries again must not get this connection
+                self._break(str(lost))
+                raise
             self._wait_for(self._may_go)
             self._busy = True
             assert self._go is not None

@@ -16,7 +16,7 @@ from typing import Final
 from fries.control.messages import ENCODER, Down, Up
 from fries.control.reports import heard
 from fries.control.seal import CONTROLLER, Opener, Proof, Sealer
-from fries.control.wire import MAX_GREETING, MAX_UP, frame, read_frame
+from fries.control.wire import MAX_GREETING, MAX_UP, frame, prepare_socket, read_frame
 from fries.errors import FriesError
 
 GREETING_SECONDS: Final = 5.0
@@ -135,8 +135,7 @@ class Door:
     async def _streams(
         self, sock: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        # asyncio's own servers do it; without it, a message waits 40 ms for the one before
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare_socket(sock)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from fries.control.channel import Channel
 from fries.control.seal import WORKER, Opener, Proof
 from fries.control.tls import Tls
-from fries.control.wire import MAX_GREETING, Unframer, frame
+from fries.control.wire import MAX_GREETING, Unframer, frame, prepare_socket
 from fries.errors import WireError
 
 BUSY_SECONDS: Final = 0.2
@@ -63,7 +63,7 @@ def _reach(address: tuple[str, int], deadline: float) -> socket.socket:
             f"the controller at {host}:{port} cannot be reached ({error}); the flow was stopped, "
             "or this worker cannot connect to spark.driver.host"
         ) from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    prepare_socket(sock)
     return sock
 
 

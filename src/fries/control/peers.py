@@ -2,9 +2,10 @@
 
 What a change ships is sent in pieces with pauses between them, because a model of 200 MB
 written at once would take the cores from the rows for a second, on the driver and in every
-worker. Nobody waits for it: it is loaded beside the data path. What a task waits for (``Go``)
-overtakes the pieces; everything else keeps its order. A worker that takes nothing for a long time,
-or lets too much pile up, loses its connection, so that its messages do not fill the driver.
+worker. Nobody waits for it: it is loaded beside the data path. What a task waits for (``Go``,
+``Noted``) overtakes the pieces; everything else keeps its order. A worker that takes nothing for a
+long time, or lets too much pile up, loses its connection, so that its messages do not fill the
+driver.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from fries.control.door import Line
-from fries.control.messages import Down, Go, Piece, Shipment, Welcome
+from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
 
 PIECE_BYTES: Final = 1 << 20
 PIECE_SECONDS: Final = 0.01
@@ -42,7 +43,7 @@ class Peer:
 
     def send(self, message: Down) -> None:
         """Send a message: at once, or in its turn."""
-        if self._pump is None or isinstance(message, Go):
+        if self._pump is None or isinstance(message, (Go, Noted)):
             self._write(message)
         else:
             self._waiting.append(iter((message,)))

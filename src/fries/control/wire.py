@@ -8,6 +8,7 @@ only after both sides have proved that they know the job's secret (:mod:`fries.c
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import Final, Protocol
 
@@ -23,6 +24,9 @@ MAX_GREETING: Final = 256
 """Bytes in one frame before the peer has proved itself: a stranger cannot make us allocate."""
 RECEIVE_BYTES: Final = 1 << 18
 """Bytes taken from a socket at once."""
+GONE_SECONDS: Final = 60
+"""A peer whose machine or network is silent for so long is gone. Nobody says so: without this a
+change would wait in vain for a lost machine for a quarter of an hour, and so would the next one."""
 LARGE_BYTES: Final = 1 << 20
 """Frames larger than this are not collected piece by piece."""
 _LENGTH: Final = struct.Struct("!I")
@@ -36,6 +40,25 @@ class Receives(Protocol):
 
     def recv_into(self, view: memoryview, /) -> int:
         """How many bytes were put there."""
+
+
+def prepare_socket(sock: socket.socket) -> None:
+    """Send small messages at once, and notice a peer that vanished without a farewell.
+
+    The system asks a silent peer whether it is there, and the peer's system answers, however
+    busy the process is.
+    """
+    # without it, a message waits 40 ms for the one before
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", GONE_SECONDS // 3),
+        ("TCP_KEEPINTVL", GONE_SECONDS // 3),
+        ("TCP_KEEPCNT", 2),
+        ("TCP_USER_TIMEOUT", 1000 * GONE_SECONDS),
+    ):
+        if hasattr(socket, name):  # where the system lacks one, it has a patience of its own
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def frame(*parts: bytes) -> bytes:

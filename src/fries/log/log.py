@@ -30,7 +30,13 @@ from fries.log.records import (
 )
 from fries.log.shape import check_fits
 
-_NAME: Final = re.compile(r"(\d{8})\.(flow|intent|commit|end)")
+_NAME: Final = re.compile(r"([0-9]{8})\.(flow|intent|commit|end)")
+_KINDS: Final[dict[type[Record], str]] = {
+    Founded: "flow",
+    Intent: "intent",
+    Committed: "commit",
+    Ended: "end",
+}
 
 
 @dataclass
@@ -66,6 +72,8 @@ class Logged:
             return self.damage.get("commit", f"the commit of change {self.number} is missing")
         if self.number < newest:
             torn = "" if self.ended_as("aborted", "rolled back") else self.damage.get("commit", "")
+            if self.commit is not None:  # it may have been taken back
+                torn = torn or self.damage.get("end", "")
             return torn or self.damage.get("flow", "")
         return ""
 
@@ -136,6 +144,7 @@ class Log:
             logged = found.setdefault(number, Logged(number))
             try:
                 record, payload = decode(self._files.read(name))
+                _check_place(record, number, match[2])
             except LogError as error:
                 logged.damage[match[2]] = f"{name}: {error}"
                 continue
@@ -170,5 +179,15 @@ class Log:
             if "commit" in logged.damage and logged.end is None:
                 story = f"a crash has cut it short ({logged.damage['commit']})"
                 self.end(Ended(logged.number, time.time(), "aborted", story))
+            if "end" in logged.damage and logged.commit is not None:
+                story = f"a crash has cut its end short ({logged.damage['end']})"
+                self.end(Ended(logged.number, time.time(), "done", story))
             if "flow" in logged.damage:
                 self._write(logged.number, "flow", founded, replace=True)
+
+
+def _check_place(record: Record, number: int, kind: str) -> None:
+    """Refuse a record that was written under another name: somebody has mixed up files."""
+    of_change = number if isinstance(record, Founded) else record.number
+    if (_KINDS[type(record)], of_change) != (kind, number):
+        raise LogError("it holds a record of another name")

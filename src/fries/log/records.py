@@ -114,7 +114,7 @@ def decode(data: Buffer) -> tuple[Record, list[memoryview]]:
         at += size
     try:
         return _DECODER.decode(parts[0]), parts[1:]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LogError(f"this version of Fries cannot read it ({error})") from error
 
 
