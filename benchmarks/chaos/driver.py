@@ -30,7 +30,8 @@ from fries.flow import Flow
 from fries.log.files import PARTIAL, LocalFiles
 from fries.log.records import Buffer
 from fries.reconfiguration import Reconfiguration
-from fries.spark.supervisor import SupervisedQuery, Supervision
+from fries.spark.policy import Supervision
+from fries.spark.supervisor import SupervisedQuery
 
 POLL_SECONDS: Final = 0.002
 """Between two looks at what has happened: moments last longer."""
@@ -97,7 +98,7 @@ class Driver:
 
     def _see_failure(self, query: SupervisedQuery) -> None:
         """A query that has failed is started again by its supervisor, unless it is given up."""
-        for reason in query.failures[self._failures :]:
+        for reason in list(query.failures)[self._failures :]:
             self._failures += 1
             self._tell(Kind.FAILED, reason=reason)
         if not query.isActive:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from fries.runtime.spec import Function
     from fries.schedulers import SCHEDULERS
     from fries.serializability import Verdict, check, check_trace
-    from fries.spark.supervisor import SupervisedQuery, Supervision
+    from fries.spark.policy import Supervision
+    from fries.spark.supervisor import SupervisedQuery
     from fries.stream import Stream
     from fries.trace import Trace, TraceBuilder
     from fries.updates import Update
@@ -61,7 +62,8 @@ _HOMES = {
     "runtime.spec": ("Function",),
     "schedulers": ("SCHEDULERS",),
     "serializability": ("Verdict", "check", "check_trace"),
-    "spark.supervisor": ("SupervisedQuery", "Supervision"),
+    "spark.policy": ("Supervision",),
+    "spark.supervisor": ("SupervisedQuery",),
     "stream": ("Stream",),
     "trace": ("Trace", "TraceBuilder"),
     "updates": ("Update",),

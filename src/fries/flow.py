@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
     from fries.spark.engine import Engine
-    from fries.spark.supervisor import SupervisedQuery, Supervision
+    from fries.spark.policy import Supervision
+    from fries.spark.supervisor import SupervisedQuery
 
 OUTPUT: Final = "output"
 """Name of the operator that stands for what the user does with the result."""
@@ -160,12 +161,20 @@ class Flow:
         Changes are logged in its checkpoint, and a checkpoint that has some goes on with them.
         With ``replace_functions`` the functions of this flow replace those of all logged changes
         (they have moved into the code); their migrations still count. A query that fails is
-        started again as ``supervision`` says, without the change that made it fail.
+        started again as ``supervision`` says, without the change that made it fail; one without
+        a checkpoint cannot be started again.
         """
-        from fries.spark.supervisor import SupervisedQuery, Supervision
+        from fries.spark.policy import Supervision
+        from fries.spark.supervisor import SupervisedQuery
 
-        self._running.start(writer, replace_functions)
-        self._run = SupervisedQuery(self._running, supervision or Supervision())
+        if self._run is not None and self._run.isActive:
+            raise TraitError(
+                f"flow {self.name!r}", "its query is running; stop it first, or build another flow"
+            )
+        self._running.start(writer, supervision, replace_functions)
+        unlogged = Supervision(rollback=False, restarts=0)
+        default = Supervision() if self._running.is_logged else unlogged
+        self._run = SupervisedQuery(self._running, supervision or default)
         return self._run
 
     @property
@@ -245,7 +254,7 @@ class Flow:
         Stop a query that was started otherwise before: a running task goes on with what it has,
         but the next one would find no controller.
         """
-        if self._run is not None and self._run.isActive:
+        if self._run is not None and (self._run.isActive or self._run.query.isActive):
             self._run.stop()
         if self._engine is not None:
             self._engine.stop()

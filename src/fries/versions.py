@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fries.control.changes import Change
 from fries.errors import UpdateRefusedError
@@ -21,7 +21,7 @@ class Applied:
     change: Change
     specs: Mapping[str, OperatorSpec]
     before: Mapping[str, OperatorSpec]
-    """The same operators as they were."""
+    """The same operators as they were, as far as was known when it was requested."""
     migrations: Mapping[str, Function | None]
     inverses: Mapping[str, Function | None]
     """What brings a state back, for an undo."""
@@ -105,10 +105,20 @@ class Versions:
         """A change by its number, while one of its versions is the newest."""
         known = (*self._waiting, *self._last.values())
         found = (applied for applied in known if applied.change.number == number)
-        return next((one for one in found if not one.change.taken_back), None)
+        applied = next((one for one in found if not one.change.taken_back), None)
+        return self._with_before(applied) if applied in self._waiting else applied
+
+    def _with_before(self, applied: Applied) -> Applied:
+        """A change with what was there before it: of those before it some may have been aborted."""
+        before = {name: self._specs[name] for name in applied.specs}
+        for older in self._waiting[: self._waiting.index(applied)]:
+            if older.decided and not older.change.taken_back:
+                before.update({name: spec for name, spec in older.specs.items() if name in before})
+        return replace(applied, before=before)
 
     def _settle(self, applied: Applied) -> None:
         if applied.change.phase is Phase.DONE:
+            applied = replace(applied, before={name: self._specs[name] for name in applied.specs})
             self._specs.update(applied.specs)
             self._digests.update(applied.digests)
             self._last.update(dict.fromkeys(applied.specs, applied))

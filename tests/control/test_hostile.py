@@ -16,6 +16,7 @@ import pytest
 from fries.control.client import ControlClient
 from fries.control.door import Line
 from fries.control.messages import (
+    ANY_BATCH,
     ENCODER,
     Begin,
     Counted,
@@ -422,7 +423,8 @@ def test_failures_without_end_are_not_all_kept(
     with Rogue(server.address, SECRET) as rogue:
         rogue.join()
         for number in range(5):
-            rogue.say(Failed(0, "FM", number, "", "", ""))
+            rogue.say(Failed(ANY_BATCH, "FM", number, "", "", ""))
+        rogue.say(Failed(0, "FM", 9, "", "", ""))
         rogue.say(Begin(0, 0, 0))
         assert isinstance(rogue.hear(), Go)
     assert [failure.change for failure in server.failures] == [0, 1]

@@ -139,8 +139,13 @@ def test_an_end_that_cannot_be_written_is_told_and_does_no_harm(
     client.ended(Ended(0, 0, 0, {}))
     assert client.begin(1, 0, 0) == Go((1,), ())
     assert change.phase is Phase.DONE
-    until(lambda: "the log of changes could not be tidied: disk full" in caplog.text)
+    until(lambda: "the log of changes could not be written: disk full" in caplog.text)
     assert happened(site.files) == [1]
+    with pytest.raises(LogError, match="disk full"):
+        site.server.flush()
+    site.files.faults.clear()
+    site.server.flush()
+    assert "00000001.end" in site.files.contents, "it is written when somebody asks for it"
 
 
 def test_a_change_that_the_log_may_have_is_not_called_aborted_when_the_flow_stops(

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.flow import Flow
-from fries.spark.supervisor import Supervision
+from fries.spark.policy import Supervision
 
 PATIENCE = 90.0
 """Seconds until a test gives up waiting: only a bug takes that long."""

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fries.errors import LogMismatchError, RolledBackError, TraitError, UpdateRefusedError
 from fries.flow import Flow
-from fries.spark.supervisor import SupervisedQuery, Supervision
+from fries.spark.policy import Supervision
+from fries.spark.supervisor import SupervisedQuery
 from fries.updates import Update
 from tests.spark.streams import PATIENCE, FileStream, until
 

@@ -28,6 +28,8 @@ class Order:
     """Seconds until it must be prepared everywhere."""
     requested: float = field(default_factory=time.time)
     """When the caller asked for it, seconds since 1970."""
+    automatic: bool = False
+    """Whether nobody asked for it: it takes back what has failed."""
     migrates: bool = False
     """Whether it migrates states: then it leaves a trace even when its functions are replaced."""
     scheduler: str = "fries"

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 
 from fries.control.greeting import connect
 from fries.control.messages import (
+    ANY_BATCH,
     DOWN,
     ENCODER,
     Begin,
@@ -57,6 +58,8 @@ from fries.protocol.worker import (
 
 CONNECT_SECONDS: Final = 10.0
 """Until a task that cannot reach the controller fails, and Spark runs it again elsewhere."""
+LOAD_SECONDS: Final = 600.0
+"""The same, while a change is being loaded: a model may take its time."""
 HURRY_SECONDS: Final = 0.1
 """After news of a change, chunks are short for this long: its commit is about to come."""
 COUNT_SECONDS: Final = 0.25
@@ -244,9 +247,16 @@ class ControlClient:
                 self._load(shipment)
             except BaseException as error:
                 story = traceback.format_exc()
+                self._tell_unloadable(number, story)
                 raise WireError(f"change {number} cannot be loaded here:\n{story}") from error
             self._engine.adopt(number)
             self._adopted.add(number)
+
+    def _tell_unloadable(self, change: int, story: str) -> None:
+        """A change that others could load makes every task fail here: it must be taken back."""
+        problem = f"change {change} cannot be loaded in worker {self.name}"
+        with suppress(WireError):
+            self._say(Failed(ANY_BATCH, "", change, problem, "", clipped(story, MOST_TEXT)))
 
     def _may_go(self) -> bool:
         """Whether the answer has come and every change in it has taken effect here."""
@@ -256,6 +266,7 @@ class ControlClient:
             return False
         for change in (*go.base, *go.committed):
             if change in self._failed:
+                self._tell_unloadable(change, self._failed[change])
                 self._break(f"change {change} cannot be loaded here:\n{self._failed[change]}")
         return self._adopted.issuperset((*go.base, *go.committed))
 
@@ -268,9 +279,8 @@ class ControlClient:
         the answer to another question.
         """
         while not condition():
-            left = self._heard + CONNECT_SECONDS - time.monotonic()
-            if self._machine.loading:  # not the controller is slow: a model takes its time
-                left = CONNECT_SECONDS
+            patience = LOAD_SECONDS if self._machine.loading else CONNECT_SECONDS
+            left = self._heard + patience - time.monotonic()
             if left <= 0:
                 self._break("the controller does not answer")
             if self._broken:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from fries.control.changes import Change, Order
-from fries.errors import FriesError, LogError
+from fries.errors import FriesError
 from fries.log.log import Log
 from fries.log.records import Buffer, Ended, Intent
 
@@ -24,6 +24,8 @@ class Ledger:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fries-log")
+        self._unended: list[Ended] = []
+        """Ends that are still to be written, in order."""
         self._unwritten: dict[int, str] = {}
         """Changes whose intent could not be written, and why: they cannot be committed."""
 
@@ -55,7 +57,7 @@ class Ledger:
         self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
 
     def end(self, change: Change) -> None:
-        """A change is over; that the log lacks it would do no harm.
+        """A change is over. If the log lacks that, it is written when somebody asks for it.
 
         Where its intent could not be written, its number may be another driver's.
         """
@@ -63,7 +65,8 @@ class Ledger:
 
         def write() -> None:
             if not self._unwritten.pop(record.number, ""):
-                self._log.end(record)
+                self._unended.append(record)
+                self._end_all()
 
         self._pool.submit(self._calmly, write)
 
@@ -72,15 +75,24 @@ class Ledger:
         intent = intent_of(number, order)
         self._pool.submit(self._calmly, lambda: self._log.shrink(intent))
 
+    def flush(self) -> None:
+        """Wait until the end of every change is safe; raises if that cannot be."""
+        self._pool.submit(self._end_all).result()
+
     def close(self) -> None:
         """Write what is left to write."""
         self._pool.shutdown()
 
+    def _end_all(self) -> None:
+        while self._unended:
+            self._log.end(self._unended[0])
+            self._unended.pop(0)
+
     def _calmly(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except LogError as error:
-            _logger.warning("the log of changes could not be tidied: %s", error)
+        except Exception as error:  # whatever it is, the flow goes on
+            _logger.warning("the log of changes could not be written: %s", error)
 
 
 def intent_of(number: int, order: Order) -> Intent:

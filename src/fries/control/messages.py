@@ -67,6 +67,10 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     """By operator, how many updates later ones have replaced without a trace."""
 
 
+ANY_BATCH: Final = -(1 << 62)
+"""A failure that keeps every batch from beginning."""
+
+
 class Cut(msgspec.Struct, frozen=True, array_like=True):
     """Where a task began to stamp rows for a change: after so many rows."""
 
@@ -117,9 +121,10 @@ class Noted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A version of an operator failed on live rows."""
+    """A version of an operator failed on live rows, or cannot be loaded."""
 
     batch: int
+    """Or :data:`ANY_BATCH`."""
     operator: str
     change: int
     """The change that brought the version; 0: the flow was built with it."""

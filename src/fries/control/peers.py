@@ -51,7 +51,7 @@ class Peer:
     def ship(self, change: int, bit: int, parts: Sequence[memoryview]) -> None:
         """Send what a change ships; nothing is copied but the piece at hand."""
         shipment = Shipment(change, bit, tuple(part.nbytes for part in parts))
-        if sum(shipment.sizes) <= PIECE_BYTES:
+        if sum(shipment.sizes) + self._line.unread <= PIECE_BYTES:
             for message in (shipment, *_pieces(change, parts)):
                 self.send(message)
             return

@@ -14,6 +14,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,6 +27,7 @@ from fries.control.changes import Change, Order
 from fries.control.door import Door, Line
 from fries.control.ledger import Ledger
 from fries.control.messages import (
+    ANY_BATCH,
     Begin,
     Counted,
     Counts,
@@ -67,7 +69,7 @@ ANSWER_SECONDS: Final = 30.0
 """Until a caller gives up on an event loop that has stopped in this moment."""
 MOST_TASKS: Final = 1_000
 """Tasks that a worker has begun and not ended: it runs one at a time, and a few may get lost."""
-MOST_FAILURES: Final = 10_000
+MOST_FAILURES: Final = 200
 """Failures on live rows that are kept: one is enough to take a change back."""
 MOST_COUNTERS: Final = 100_000
 """Operators with counters: a worker cannot invent so many that they fill the driver."""
@@ -75,6 +77,7 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+MOST_WATCHED: Final = 20
 LEAK_BYTES: Final = 256 << 20
 """A worker that has grown by so much since a change is told of."""
 Answer = TypeVar("Answer")
@@ -107,6 +110,8 @@ class ControlServer:
         """The newest batch that is known to be committed by Spark."""
         self._attempts = Attempts()
         self._ledger: Ledger | None = None
+        self._watched: deque[Change] = deque(maxlen=MOST_WATCHED)
+        """The last changes that were committed: whether workers grow since."""
         self.failures: list[Failed] = []
         """Versions that failed on live rows since the query was started."""
         self.stuck: dict[str, Stuck] = {}
@@ -160,8 +165,12 @@ class ControlServer:
 
     def committed(self) -> list[Order]:
         """The orders that were committed, oldest first."""
+        return [change.order for change in self.committed_changes()]
+
+    def committed_changes(self) -> list[Change]:
+        """The changes that were committed and not taken back, oldest first."""
         happened = (Phase.COMMITTED, Phase.DONE)
-        return [change.order for change in self._changes.values() if change.phase in happened]
+        return [change for change in self.changes if change.phase in happened]
 
     def updates_of(self, operator: str) -> int:
         """How many updates of an operator were requested and not taken back."""
@@ -236,6 +245,11 @@ class ControlServer:
         for peer in self._peers.values():
             peer.close()
         return True
+
+    def flush(self) -> None:
+        """Wait until the log knows how every change has ended; raises if that cannot be."""
+        if self._ledger is not None:
+            self._ledger.flush()
 
     def _ask(self, what: Callable[[], Answer]) -> Answer:
         """Let the event loop do something, and wait for it; it never takes long."""
@@ -360,8 +374,7 @@ class ControlServer:
 
     def _weigh(self, name: str, memory: int) -> None:
         """Say so if a worker needs much more memory since it has switched to a change."""
-        for active in self._controller.changes:
-            change = self._changes[active.number]
+        for change in self._watched:
             if name in change.switched:
                 _, last = change.memory.get(name, (0, 0))
                 grown = change.grown(name, memory)
@@ -403,6 +416,7 @@ class ControlServer:
         if self._is_boundary(batch):
             self._finished = max(self._finished, batch - 1)
             self._batch = batch
+            self.failures = [failed for failed in self.failures if failed.batch == ANY_BATCH]
             self._jobs.clear()
             self._attempts.forget()
             self._release()
@@ -474,6 +488,7 @@ class ControlServer:
             change.bit = self._free_bit()
         if phase is Phase.COMMITTED:
             change.since = self._since()
+            self._watched.append(change)
         change.move(phase, reason)
         if change.over and self._ledger is not None:
             self._ledger.end(change)

@@ -92,7 +92,7 @@ class Log:
         if founded is None:
             self._write(0, "flow", Founded(shape, time.time()), replace=True)
             return
-        check_fits(founded.shape, shape, files.place)
+        check_fits(founded.shape, shape, files.place, columns_may_differ=replace_functions)
         self._mend(founded)
         replaces = self.last if replace_functions else founded.replaces
         if replace_functions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -17,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.control.changes import Change
-from fries.control.messages import Failed
+from fries.control.messages import ANY_BATCH, Failed
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer
 from fries.control.tls import Tls
@@ -40,6 +42,7 @@ from fries.schedulers import scheduler as scheduler_of
 from fries.serializability import Verdict, check_trace
 from fries.spark.checkpoint import checkpoint_of
 from fries.spark.plan import Planner
+from fries.spark.policy import Supervision
 from fries.spark.recovery import Checkpoint
 from fries.spark.shipping import digest_of, order_of, packed, pickled_all, try_to_load
 from fries.spark.tasks import Session
@@ -48,6 +51,10 @@ from fries.trace import updates_of
 from fries.traits import graph_of
 from fries.updates import Revision, check_columns, revised
 from fries.versions import Applied, Versions
+
+UNDO_SECONDS: Final = 60.0
+"""For workers to load what takes a failed change back; the query has stopped, so few are there."""
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -98,21 +105,37 @@ class Engine:
         planner = Planner(self.physical, self._session, self._flow.groups)
         return planner.dataframe(self._flow.sources)
 
-    def start(self, writer: DataStreamWriter, replace_functions: bool = False) -> None:
+    @property
+    def is_logged(self) -> bool:
+        """Whether changes are logged, so that the query can be started again."""
+        return self._checkpoint is not None
+
+    def start(
+        self,
+        writer: DataStreamWriter,
+        supervision: Supervision | None = None,
+        replace_functions: bool = False,
+    ) -> None:
         """Start a query on the output, where its checkpoint has left off."""
         with self.changing:
-            if self.query is not None and self.query.isActive:
+            self._recover(writer, replace_functions)
+            if supervision is not None and supervision.starts_again and not self.is_logged:
                 raise TraitError(
                     f"flow {self._flow.name!r}",
-                    "its query is running; stop it first, or build another flow",
+                    "a query without a checkpoint begins anew when it is started again; give its "
+                    "writer a checkpointLocation, or Supervision(rollback=False, restarts=0)",
                 )
-            self._recover(writer, replace_functions)
             self._writer = writer
             self.resume()
 
     def resume(self) -> StreamingQuery:
-        """Start the query again: the batch that was not committed is replayed as a whole."""
+        """Start the query again: the batch that was not committed is replayed as a whole.
+
+        What was taken back must be safe in the log before: else it would come back.
+        """
         assert self._writer is not None
+        self.learn_finished()
+        self.server.flush()
         self.server.cut()
         self.query = self._writer.start()
         return self.query
@@ -138,10 +161,12 @@ class Engine:
     def rest(self) -> None:
         """Let the controller know which micro-batches are committed."""
         if self.query is not None:
+            if not self.query.isActive:
+                self.learn_finished()
             self.server.rest(_finished(self.query))
 
     def learn_finished(self) -> None:
-        """The query has failed: learn which micro-batches it had committed."""
+        """The query has ended: learn which micro-batches it had committed."""
         if self._checkpoint is not None:
             self.server.rest(self._checkpoint.finished())
         elif self.query is not None:
@@ -154,8 +179,12 @@ class Engine:
         timeout: float,
         requested: float,
         note: str = "",
+        automatic: bool = False,
     ) -> Reconfiguration:
-        """Ship new functions to the running workers and let them switch."""
+        """Ship new functions to the running workers and let them switch.
+
+        ``automatic``: nobody asked for it; it takes back what has failed.
+        """
         with self.changing:
             self.rest()
             before = self._versions.current(self.server.finished)
@@ -171,37 +200,57 @@ class Engine:
                 try_to_load(self._flow.operators, plan, package)
             versions = {name: self.server.updates_of(name) + 1 for name in plan.targets}
             order = order_of(plan, package, versions, requested, note)
-            change = self.server.request(replace(order, timeout=timeout))
+            order = replace(order, timeout=timeout, automatic=automatic)
+            change = self.server.request(order)
             old = {name: before[name] for name in new}
             self._versions.add(Applied(change, new, old, migrations, inverses, digests))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
             return Reconfiguration(plan, change, self.undo)
 
-    def undo(self, plan: Plan, number: int, timeout: float, note: str) -> Reconfiguration:
+    def undo(
+        self, plan: Plan, number: int, timeout: float, note: str, automatic: bool = False
+    ) -> Reconfiguration:
         """Take a change back by another one, with the versions from before it."""
         requested = time.time()
         with self.changing:
             applied = self._undoable(plan, number)
             story = note or f"undo of change {number}"
             updates = applied.inverted()
-            return self.reconfigure(plan, updates, timeout, requested, story)
+            return self.reconfigure(plan, updates, timeout, requested, story, automatic)
 
     def roll_back(self, failed: Failed) -> bool:
         """Take a change back that fails on live rows; the query must have stopped.
 
         With its whole batch, if that is not committed; else by another change. ``False`` if
-        there is no way back.
+        there is no way back: it was tried before, or the version before it failed, too.
         """
         with self.changing:
             applied = self._versions.find(failed.change)
-            if applied is None:
+            if applied is None or applied.change.failure or applied.change.order.automatic:
                 return False
-            story = _story(failed)
-            if self.server.revoke(failed.change, story):
+            if self.server.revoke(failed.change, _story(failed)):
                 applied.change.failed(failed)
-                return True
-            return self._undo_failed(applied, failed)
+            elif not self._undo_failed(applied, failed):
+                return False
+            _logger.warning("change %d is rolled back: %s", failed.change, _headline(failed))
+            return True
+
+    def roll_back_batch(self, problem: str) -> bool:
+        """Take back whatever took effect in the batch that was not committed, if anything did."""
+        with self.changing:
+            finished = self.server.finished
+            new = [c for c in self.server.committed_changes() if c.since > finished]
+            if not new:
+                return False
+            first = min(new, key=lambda change: change.number)
+            failed = Failed(ANY_BATCH, "", first.number, problem, "", "")
+            return self.roll_back(failed)
+
+    def since(self, number: int) -> int | None:
+        """The micro-batch in which a change took effect; ``None`` if there is no such change."""
+        applied = self._versions.find(number)
+        return None if applied is None else applied.change.since
 
     def _undo_failed(self, applied: Applied, failed: Failed) -> bool:
         targets = tuple(applied.specs)
@@ -211,11 +260,14 @@ class Engine:
         plan = replace(plan, commit=CommitPoint.NOW)
         try:
             note = f"rollback of change {failed.change}: {failed.problem}"
-            change = self.undo(plan, failed.change, timeout=60.0, note=note)
-        except FriesError:
+            change = self.undo(plan, failed.change, UNDO_SECONDS, note, automatic=True)
+            if not change.wait(UNDO_SECONDS):
+                return False
+        except FriesError as error:
+            _logger.warning("change %d cannot be rolled back: %s", failed.change, error)
             return False
         applied.change.failed(failed)
-        return change.wait(60.0)
+        return True
 
     def _undoable(self, plan: Plan, number: int) -> Applied:
         """A change that may be undone: it happened, and nothing was built on it."""
@@ -263,9 +315,11 @@ class Engine:
             raise UpdateRefusedError(
                 targets, "a batch job is one batch: it has no boundary to wait for"
             )
-        if plan.commit is CommitPoint.RESTART and self.query is None:
+        if plan.commit is CommitPoint.RESTART and self._checkpoint is None:
             raise UpdateRefusedError(
-                targets, "only a query that was started with flow.start(writer) can be restarted"
+                targets,
+                "only a query that was started with flow.start(writer), and with a checkpoint, can "
+                "be restarted",
             )
 
     def _is_streaming(self) -> bool:
@@ -274,8 +328,9 @@ class Engine:
     def _restart(self, change: Change, timeout: float) -> None:
         """The baseline: stop the query, which throws its batch away, and start it again."""
         assert self.query is not None
-        if not change.wait_ready(time.monotonic() + timeout) or change.phase is Phase.ABORTED:
-            raise AbortedError(change.reason or "not prepared in time")
+        change.wait_ready(time.monotonic() + timeout)
+        if change.phase is Phase.ABORTED:
+            raise AbortedError(change.reason)
         self.query.stop()
         self.resume()
 
@@ -341,8 +396,14 @@ def _reported(query: StreamingQuery) -> int:
 
 
 def _story(failed: Failed) -> str:
+    return f"{_headline(failed)}\n{failed.story}".rstrip()
+
+
+def _headline(failed: Failed) -> str:
+    if not failed.operator:
+        return failed.problem
     row = f" on {failed.row}" if failed.row else ""
-    return f"operator {failed.operator!r} failed{row}: {failed.problem}\n{failed.story}".rstrip()
+    return f"operator {failed.operator!r} failed{row}: {failed.problem}"
 
 
 def _stages(flow: Definition) -> PhysicalFlow:

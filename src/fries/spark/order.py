@@ -11,7 +11,6 @@ KEEPS_ORDER: Final = frozenset(
         "EventTimeWatermark",
         "Filter",
         "LocalRelation",
-        "LogicalRDD",
         "LogicalRelation",
         "DataSourceV2Relation",
         "Project",

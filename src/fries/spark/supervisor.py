@@ -4,42 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections import deque
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fries.control.messages import Failed, Stuck
-from fries.errors import TraitError
+from fries.control.messages import ANY_BATCH, Failed, Stuck
 from fries.spark.engine import Engine
+from fries.spark.policy import Supervision
 
 TICK_SECONDS: Final = 0.2
 """Between two looks at a query that runs well: that soon a change is done after its batch."""
+MOST_FAILURES: Final = 100
+"""That are remembered."""
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Supervision:
-    """How a query is kept running. Times are seconds."""
-
-    rollback: bool = True
-    """Take a change back whose new version raises on live rows, and replay the batch."""
-    restarts: int = 5
-    """How often a query that fails for other reasons is started again without getting on."""
-    pause: float = 1.0
-    """Before the first restart; each further one waits twice as long."""
-    longest_pause: float = 60.0
-    patience: float = 60.0
-    """A new version that has not returned for so long is taken back, too."""
-
-    def __post_init__(self) -> None:
-        if self.restarts < 0 or min(self.pause, self.longest_pause, self.patience) < 0:
-            raise TraitError("Supervision", "its numbers cannot be negative")
-
-    def pause_before(self, restart: int) -> float:
-        """How long to wait before a restart, counted from 1."""
-        return float(min(self.pause * 2 ** (restart - 1), self.longest_pause))
 
 
 class SupervisedQuery:
@@ -54,7 +33,7 @@ class SupervisedQuery:
         self._last_batch = -1
         """The newest batch that was committed when the query last failed."""
         self._warned: set[str] = set()
-        self.failures: list[str] = []
+        self.failures: deque[str] = deque(maxlen=MOST_FAILURES)
         """Why the query failed, each time."""
         self._thread = threading.Thread(target=self._watch, name="fries-supervisor", daemon=True)
         self._thread.start()
@@ -113,13 +92,23 @@ class SupervisedQuery:
 
     def _watch(self) -> None:
         """The supervisor's thread."""
-        try:
-            while self._turn():
-                pass
-        except Exception as error:  # whatever it is, nobody else would tell
+        going = True
+        while going:
+            try:
+                going = self._turn()
+            except Exception as error:  # Spark or the file system is away: that may pass
+                going = self._after(error)
+        self._over.set()
+
+    def _after(self, error: Exception) -> bool:
+        """Something else than the query failed: try again, as often as after other failures."""
+        self.failures.append(repr(error))
+        if self._stopping.is_set():
+            return False
+        if not self._may_restart():
             self._error = error
-        finally:
-            self._over.set()
+            return False
+        return not self._stopping.wait(self._policy.pause_before(self._restarts))
 
     def _turn(self) -> bool:
         """Look at the query once; ``False`` if it is over for good."""
@@ -127,11 +116,12 @@ class SupervisedQuery:
         try:
             over = query.awaitTermination(TICK_SECONDS)  # type: ignore[arg-type]
         except StreamingQueryException as error:
-            return self._was_replaced(query) or self._recover(error)
+            return self._was_replaced(query) or self._replay(query, error)
         if over:
             return self._was_replaced(query)
         if self._engine.server.in_transition:
-            self._engine.rest()
+            with self._engine.changing:
+                self._engine.rest()
         stuck = self._stuck()
         return stuck is None or self._free(query, stuck)
 
@@ -142,10 +132,10 @@ class SupervisedQuery:
 
     def _stuck(self) -> Stuck | None:
         """A new version that does not return. An old one may be slow for good reasons."""
-        for worker, stuck in self._engine.server.stuck.items():
+        for worker, stuck in tuple(self._engine.server.stuck.items()):
             if stuck.seconds < self._policy.patience:
                 continue
-            if stuck.change and self._policy.rollback:
+            if self._policy.rollback and self._is_new(stuck.change):
                 return stuck
             if worker not in self._warned:
                 self._warned.add(worker)
@@ -159,46 +149,72 @@ class SupervisedQuery:
 
     def _free(self, query: StreamingQuery, stuck: Stuck) -> bool:
         """Stop a batch that would never end, and take its change back."""
-        batch = self._engine.server.finished + 1
         problem = f"it has not returned for {stuck.seconds:.0f} s"
-        failed = Failed(batch, stuck.operator, stuck.change, problem, "", "")
         query.stop()
-        return self._replay(failed, RuntimeError(f"operator {stuck.operator!r}: {problem}"))
+        failed = Failed(ANY_BATCH, stuck.operator, stuck.change, problem, "", "")
+        error = RuntimeError(f"operator {stuck.operator!r}: {problem}")
+        return self._replay(query, error, failed)
 
-    def _recover(self, error: StreamingQueryException) -> bool:
-        """The query failed: start it again, if there is hope."""
-        blamed = [failed for failed in self._engine.server.failures if failed.change]
-        return self._replay(blamed[0] if blamed else None, error)
-
-    def _replay(self, failed: Failed | None, error: Exception) -> bool:
+    def _replay(
+        self, query: StreamingQuery, error: Exception, failed: Failed | None = None
+    ) -> bool:
         """Start the query again, without a change that failed; ``False`` if it is given up."""
         self.failures.append(str(error))
         if self._stopping.is_set():
             return False
         with self._engine.changing:
             self._engine.learn_finished()
-            taken_back = failed is not None and self._roll_back(failed)
-        if not taken_back and not self._may_restart():
-            self._error = error
-            return False
+            taken_back = self._take_back([failed] if failed else self._blamed())
+            if not taken_back and not self._may_restart():
+                taken_back = self._take_suspects_back(error)
+                if not taken_back:
+                    self._error = error
+                    return False
         if self._stopping.wait(0 if taken_back else self._policy.pause_before(self._restarts)):
             return False
         with self._engine.changing:
-            if not self._stopping.is_set():
-                self._engine.resume()
-        return not self._stopping.is_set()
-
-    def _roll_back(self, failed: Failed) -> bool:
-        if not self._policy.rollback or not self._engine.roll_back(failed):
-            return False
-        _logger.warning(
-            "change %d is rolled back: operator %r failed on %s: %s",
-            failed.change,
-            failed.operator,
-            failed.row or "its rows",
-            failed.problem,
-        )
+            if self._stopping.is_set():
+                return False
+            if self._engine.query is query:
+                if not taken_back:
+                    self._take_back(self._blamed())  # a report may have come late
+                self._resume()
         return True
+
+    def _resume(self) -> None:
+        """Start the query; if that fails, the old one will be found dead again, and counted."""
+        try:
+            self._engine.resume()
+        except Exception as error:
+            self.failures.append(repr(error))
+
+    def _blamed(self) -> list[Failed]:
+        """What is known to have failed in the batch that was not committed."""
+        batch = self._engine.server.finished + 1
+        found = self._engine.server.failures
+        return [failed for failed in found if failed.batch in (batch, ANY_BATCH)]
+
+    def _take_back(self, blamed: list[Failed]) -> bool:
+        """Take one of the changes back that have failed; the last one first."""
+        if not self._policy.rollback:
+            return False
+        new = {one.change: one for one in reversed(blamed) if self._is_new(one.change)}
+        return any(self._engine.roll_back(new[number]) for number in sorted(new, reverse=True))
+
+    def _take_suspects_back(self, error: Exception) -> bool:
+        """Before giving up: take back what took effect in this batch, though nobody has told.
+
+        It may have killed its worker, or it gave what an operator behind it cannot take.
+        """
+        if not self._policy.rollback or not self._engine.roll_back_batch(str(error)):
+            return False
+        self._restarts = 0
+        return True
+
+    def _is_new(self, number: int) -> bool:
+        """Whether a version may be to blame, because its change is not long ago."""
+        since = self._engine.since(number)
+        return since is not None and self._engine.server.finished - since < self._policy.probation
 
     def _may_restart(self) -> bool:
         """Count the restarts between which no batch was committed."""

@@ -1,0 +1,210 @@
+"""The supervisor's decisions, with an engine that fails as it is told."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from fries.control.messages import ANY_BATCH, Failed, Stuck
+from fries.errors import TraitError
+from fries.spark.engine import Engine
+from fries.spark.policy import Supervision
+from fries.spark.supervisor import SupervisedQuery
+
+PATIENCE = 30.0
+QUICK = Supervision(restarts=2, pause=0.0)
+
+
+class FakeQuery:
+    """Fails when it is looked at, or ends well."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+        self.stopped = False
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802, ARG002
+        """Tell how it ended."""
+        if self._fails:
+            raise StreamingQueryException("it failed")
+        return True
+
+    def stop(self) -> None:
+        """Note it."""
+        self.stopped = True
+
+
+@dataclass
+class FakeServer:
+    """What the controller knows."""
+
+    finished: int = -1
+    in_transition: bool = False
+    failures: list[Failed] = field(default_factory=list)
+    stuck: dict[str, Stuck] = field(default_factory=dict)
+
+
+@dataclass
+class FakeEngine:
+    """A query that fails a number of times; rollbacks and restarts are noted."""
+
+    fails: int
+    reversible: set[int] = field(default_factory=set)
+    since_of: dict[int, int] = field(default_factory=dict)
+    suspects: int = 0
+    """How often the changes of a batch can be taken back without a report."""
+    broken: list[Exception] = field(default_factory=list)
+    """What starting again raises, each time."""
+    late: list[Failed] = field(default_factory=list)
+    """Reports that come while nobody looks: after the first decision."""
+    server: FakeServer = field(default_factory=FakeServer)
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.changing = RLock()
+        self.query: Any = FakeQuery(self.fails > 0)
+
+    def learn_finished(self) -> None:
+        """Nothing is committed."""
+
+    def rest(self) -> None:
+        """Nothing is committed."""
+
+    def since(self, number: int) -> int | None:
+        """When a change took effect."""
+        return self.since_of.get(number, 0)
+
+    def roll_back(self, failed: Failed) -> bool:
+        """Take a change back, once."""
+        if failed.change not in self.reversible:
+            return False
+        self.reversible.remove(failed.change)
+        self.told.append(f"roll back {failed.change}")
+        return True
+
+    def roll_back_batch(self, problem: str) -> bool:
+        """Take back what may be to blame."""
+        if not self.suspects:
+            return False
+        self.suspects -= 1
+        self.told.append(f"roll back batch: {problem}")
+        return True
+
+    def resume(self) -> None:
+        """Start again."""
+        if self.broken:
+            raise self.broken.pop()
+        self.fails -= 1
+        self.told.append("resume")
+        self.query = FakeQuery(self.fails > 0)
+
+
+def supervised(engine: FakeEngine, policy: Supervision = QUICK) -> SupervisedQuery:
+    """A query that was watched until it was over."""
+    query = SupervisedQuery(cast(Engine, engine), policy)
+    with suppress(Exception):
+        query.awaitTermination(PATIENCE)
+    assert not query.isActive
+    return query
+
+
+def failure(change: int, batch: int = 0) -> Failed:
+    return Failed(batch, "F", change, "it raised", "row", "story")
+
+
+def test_a_query_that_ends_well_is_over() -> None:
+    engine = FakeEngine(0)
+    query = supervised(engine)
+    assert (engine.told, query.exception(), list(query.failures)) == ([], None, [])
+
+
+def test_a_query_is_started_again_so_often_and_no_more() -> None:
+    engine = FakeEngine(9)
+    query = supervised(engine)
+    assert engine.told == ["resume", "resume"]
+    assert isinstance(query.exception(), StreamingQueryException)
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination(0)
+    assert len(query.failures) == 3
+
+
+def test_a_change_that_failed_is_taken_back_and_does_not_count_as_a_restart() -> None:
+    engine = FakeEngine(4, reversible={1})
+    engine.server.failures = [failure(1)]
+    query = supervised(engine)
+    assert engine.told == ["roll back 1", "resume", "resume", "resume"]
+    assert query.exception() is not None
+
+
+def test_the_last_change_is_taken_back_first_and_then_another_one() -> None:
+    engine = FakeEngine(2, reversible={1, 2})
+    engine.server.failures = [failure(1), failure(2), failure(3)]
+    assert supervised(engine).exception() is None
+    assert engine.told == ["roll back 2", "resume", "roll back 1", "resume"]
+
+
+def test_failures_of_other_batches_blame_nobody() -> None:
+    engine = FakeEngine(1, reversible={1, 2})
+    engine.server.finished = 6
+    engine.server.failures = [failure(1, batch=6), failure(2, batch=ANY_BATCH)]
+    supervised(engine)
+    assert engine.told == ["roll back 2", "resume"]
+
+
+def test_a_version_that_has_served_long_is_not_new() -> None:
+    engine = FakeEngine(1, reversible={1}, since_of={1: 5})
+    engine.server.finished = 5 + QUICK.probation
+    engine.server.failures = [failure(1, batch=engine.server.finished + 1)]
+    supervised(engine)
+    assert engine.told == ["resume"]
+
+
+def test_before_it_is_given_up_what_nobody_has_blamed_is_taken_back() -> None:
+    engine = FakeEngine(6, suspects=1)
+    query = supervised(engine)
+    again = ["resume", "resume"]
+    assert engine.told == [*again, "roll back batch: it failed", "resume", *again]
+    assert query.exception() is not None
+
+
+def test_without_rollback_nothing_is_taken_back() -> None:
+    engine = FakeEngine(9, reversible={1}, suspects=1)
+    engine.server.failures = [failure(1)]
+    supervised(engine, Supervision(rollback=False, restarts=0))
+    assert engine.told == []
+
+
+def test_what_cannot_be_started_now_is_started_later() -> None:
+    engine = FakeEngine(1, broken=[OSError("the file system is away")])
+    query = supervised(engine)
+    assert engine.told == ["resume"]
+    assert query.exception() is None
+    assert any("the file system is away" in failed for failed in query.failures)
+
+
+def test_what_can_never_be_started_is_given_up() -> None:
+    engine = FakeEngine(1, broken=[OSError("away")] * 99)
+    query = supervised(engine)
+    assert query.exception() is not None
+
+
+def test_a_new_version_that_does_not_return_is_taken_back() -> None:
+    engine = FakeEngine(0, reversible={1})
+    running = FakeQuery(fails=False)
+    running.awaitTermination = lambda timeout: False  # type: ignore[method-assign]
+    engine.query = running
+    engine.server.stuck = {"worker": Stuck("F", 1, 99.0)}
+    supervised(engine)
+    assert running.stopped
+    assert engine.told == ["roll back 1", "resume"]
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy = Supervision(pause=1.0, longest_pause=10.0)
+    assert [policy.pause_before(n) for n in (1, 2, 3, 4, 5, 5_000)] == [1, 2, 4, 8, 10, 10]
+    with pytest.raises(TraitError, match="cannot be negative"):
+        Supervision(probation=-1)
