@@ -1,0 +1,40 @@
+"""A dozen crash runs on a cluster; ``make chaos`` has the whole matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.chaos.killer import RUN_SECONDS, Application, CrashRun
+from benchmarks.chaos.scenario import Moment, Scenario, Victim
+from benchmarks.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.xdist_group("spark"),  # Spark on two cores: one at a time
+    pytest.mark.timeout(RUN_SECONDS + 60),
+]
+CELLS = [
+    *((Victim.PYTHON, moment) for moment in Moment),
+    (Victim.EXECUTOR, Moment.SWITCH),
+    (Victim.EXECUTOR, Moment.BETWEEN_STAGES),
+    (Victim.EXECUTOR, Moment.LOG_WRITE),
+    (Victim.DRIVER, Moment.AFTER_SWITCH),
+    (Victim.DRIVER, Moment.LOG_WRITE),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Application]]:
+    with Cluster() as cluster:
+        yield cluster, Application(cluster, tmp_path_factory.mktemp("chaos"))
+
+
+@pytest.mark.parametrize(("victim", "moment"), CELLS)
+def test_a_crash_loses_doubles_and_mixes_nothing(
+    place: tuple[Cluster, Application], tmp_path: Path, victim: Victim, moment: Moment
+) -> None:
+    scenario = Scenario(CELLS.index((victim, moment)), victim, moment, rows=300)
+    outcome = CrashRun(*place, scenario, tmp_path).run()
+    assert outcome.was_killed, "the moment never came"
+    assert outcome.problems == ()
