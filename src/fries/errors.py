@@ -23,6 +23,7 @@
      |    +-- AuthenticationError
      +-- OperatorError            a user's function failed on live rows
      +-- SimulationError          a simulation that cannot be set up or does not end
+     +-- DatasetError             a dataset that is missing, incomplete or cannot be written
 
 Each error has typed fields, builds its own message, and survives pickling,
 because errors cross process boundaries between workers and the driver.
@@ -249,6 +250,17 @@ class SimulationError(FriesError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+@dataclass(eq=False)
+class DatasetError(FriesError):
+    """A dataset that is missing, incomplete or not what was asked for, or cannot be written."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"dataset {self.path}: {self.problem}"
 
 
 def _listed(names: tuple[str, ...], most: int = 12) -> str:

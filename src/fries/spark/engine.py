@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import pickle
-import sys
 import threading
 import time
 import traceback
@@ -36,6 +34,7 @@ from fries.runtime import audit
 from fries.runtime.configuration import Configuration, Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
 from fries.serializability import Verdict, check_trace
+from fries.spark.local import is_local, use_own_python
 from fries.spark.plan import Planner
 from fries.spark.tasks import Session
 from fries.stages import PhysicalFlow, physical
@@ -91,8 +90,7 @@ class Engine:
         if flow.audit is not None:
             audit.refuse_used(flow.audit)
         context = next(iter(flow.sources.values())).sparkSession.sparkContext
-        if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
+        use_own_python(context)
         definition = _pickled_all(flow.operators)
         bind, host = _addresses(context)
         self._server = ControlServer(flow.name, new_secret(), bind, definition)
@@ -344,13 +342,9 @@ def _pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
         raise
 
 
-def _is_local(context: SparkContext) -> bool:
-    return context.getConf().get("spark.master", "").startswith("local")
-
-
 def _addresses(context: SparkContext) -> tuple[str, str]:
     """Where the controller listens, and where workers find it: loopback if all is local."""
-    if _is_local(context):
+    if is_local(context):
         return "127.0.0.1", "127.0.0.1"
     settings = context.getConf()
     host = settings.get("spark.driver.host", "127.0.0.1")
