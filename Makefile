@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip==26.3'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[plots,spark]' --group dev
+		--editable '.[experiments,plots,spark]' --group dev
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions
