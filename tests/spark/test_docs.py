@@ -66,7 +66,9 @@ def _check_alarms(spark: SparkSession) -> None:
     assert {row.decision for row in rows} == {"alarm", "fine"}
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", "concepts.md", "reference.md", "limits.md"])
+@pytest.mark.parametrize(
+    "page", ["quickstart.md", "concepts.md", "reference.md", "limits.md", "workloads.md"]
+)
 def test_pages_link_to_files_that_exist(page: str) -> None:
     for target, anchor in LINK.findall((DOCS / page).read_text()):
         assert (DOCS / target).exists(), target

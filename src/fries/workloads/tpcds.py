@@ -76,6 +76,11 @@ def table(folder: Path, name: str, columns: list[str] | None = None) -> pa.Table
     return pq.read_table(path(folder, name), columns=columns)
 
 
+def renewed(table: pa.Table, version: int) -> pa.Table:
+    """The same table as another version: an update of a lookup that changes no answer."""
+    return table.replace_schema_metadata({"version": str(version)})
+
+
 def path(folder: Path, name: str) -> str:
     """Where a table is."""
     folders.require(folder, KIND)
