@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -55,3 +56,13 @@ def test_another_scale_factor_needs_another_folder(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="made as"):
         tpcds.write_tpcds(tmp_path, 0.01, QUIET)
     assert not pq.ParquetDataset(tmp_path).fragments
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [("/dev/full", "the disk is full"), ("/nowhere/t.parquet", "it cannot be written")],
+)
+def test_what_duckdb_cannot_write_is_said(file: str, problem: str) -> None:
+    statement = f"COPY (FROM range(100_000)) TO '{file}' (FORMAT parquet)"
+    with duckdb.connect() as connection, pytest.raises(DatasetError, match=problem):
+        tpcds._run(connection, statement, Path("table"))

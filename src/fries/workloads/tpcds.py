@@ -125,11 +125,12 @@ def _run(connection: DuckDBPyConnection, statement: str, path: Path) -> None:
 
     try:
         connection.execute(statement)
-    except duckdb.IOException as error:
+    except duckdb.Error as error:
         full = os.strerror(errno.ENOSPC) in str(error)
-        raise folders.unwritable(
-            path, OSError(errno.ENOSPC if full else errno.EIO, str(error))
-        ) from error
+        if not full and not isinstance(error, duckdb.IOException):
+            raise
+        code = errno.ENOSPC if full else errno.EIO
+        raise folders.unwritable(path, OSError(code, str(error))) from error
 
 
 def _answer(number: int) -> str:
