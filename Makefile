@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency demo models clean
+.PHONY: help setup test check java bench-core bench-engine consistency demo models paper-tables clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -44,6 +44,9 @@ consistency: $(STAMP) java  ## every scheduler over 100,000 audited tuples on a 
 
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py
+
+paper-tables: $(STAMP) java  ## delays in W2, W3 and W5 on a local Spark, by several schedulers
+	$(BIN)/python -m benchmarks.paper_tables
 
 models: $(STAMP)  ## train the models of the workflows again (installs PyTorch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group train

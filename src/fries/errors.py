@@ -24,6 +24,7 @@
      +-- OperatorError            a user's function failed on live rows
      +-- SimulationError          a simulation that cannot be set up or does not end
      +-- DatasetError             a dataset that is missing, incomplete or cannot be written
+     +-- ExperimentError          an experiment on Spark that does not get on
 
 Each error has typed fields, builds its own message, and survives pickling,
 because errors cross process boundaries between workers and the driver.
@@ -261,6 +262,17 @@ class DatasetError(FriesError):
 
     def __str__(self) -> str:
         return f"dataset {self.path}: {self.problem}"
+
+
+@dataclass(eq=False)
+class ExperimentError(FriesError):
+    """An experiment on a running query that does not get on."""
+
+    flow: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"flow {self.flow!r}: {self.problem}"
 
 
 def _listed(names: tuple[str, ...], most: int = 12) -> str:
