@@ -61,6 +61,11 @@ def test_users_have_all_their_payments(spark: SparkSession, made: Path, tmp_path
     assert len(files(tmp_path / "users")) == 3
     expected = per_user(pq.read_table(made))
     assert written.sort_by("user").to_pylist() == expected.to_pylist()
+    lost, kept = (tmp_path / "users" / f"users-0000{number}.parquet" for number in (0, 1))
+    before = files(tmp_path / "users"), kept.stat().st_ino
+    lost.unlink()
+    generate.write_users(spark, made, tmp_path / "users", QUIET)
+    assert (files(tmp_path / "users"), kept.stat().st_ino) == before
     rows = generate.read_users(spark, tmp_path / "users")
     assert rows.selectExpr("sum(size(payments))").first() == (ROWS,)
 

@@ -127,9 +127,12 @@ class _UsersTask:
 
         context = TaskContext.get()
         assert context is not None, "it runs in a task"
+        file = self._folder / _name(USERS, context.partitionId())
+        if file.exists():
+            return
         rows = pa.Table.from_batches((batch.cast(SCHEMA) for batch in batches), SCHEMA)
         try:
-            with folders.whole_file(self._folder / _name(USERS, context.partitionId())) as path:
+            with folders.whole_file(file) as path:
                 pq.write_table(per_user(rows), path)
         except DatasetError as error:
             yield pa.record_batch({"path": [error.path], "problem": [error.problem]})
