@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency fuzz chaos soak demo clean
+.PHONY: help setup test check java bench-core bench-engine consistency fuzz chaos soak demo models \
+	paper-tables clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -17,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip==26.3'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[plots,spark]' --group dev
+		--editable '.[experiments,plots,spark]' --group dev
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions
@@ -53,6 +54,13 @@ fuzz: $(STAMP)  ## a million broken inputs for everything that reads bytes of ot
 
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py
+
+paper-tables: $(STAMP) java  ## delays in W2, W3 and W5 on a local Spark, by several schedulers
+	$(BIN)/python -m benchmarks.paper_tables
+
+models: $(STAMP)  ## train the models of the workflows again (installs PyTorch)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group train
+	$(BIN)/python -m fries.workloads.training
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

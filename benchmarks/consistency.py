@@ -209,6 +209,8 @@ def _changing(
         change = flow.reconfigure(updates, scheduler)
         change.wait(60)
         yield change
+        if scheduler == "restart":
+            pause *= 2  # it throws the running batch away, which must end some time
     query = flow.query
     assert query is not None
     query.stop()

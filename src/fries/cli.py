@@ -1,4 +1,4 @@
-"""The command line: ``fries simulate`` and ``fries plan``."""
+"""The command line: ``fries simulate``, ``fries plan`` and ``fries data``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
+from fries import cli_data
 from fries.bench import plots, tables
 from fries.bench.pool import Pool
 from fries.bench.simulated import EXPERIMENTS, Result
@@ -35,6 +36,7 @@ PIPE_WIDTH: Final = 120
 """Columns where there is no terminal to ask: the widest table fits without folding."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(cli_data.app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

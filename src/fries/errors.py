@@ -28,6 +28,8 @@
      +-- LogError                 the durable log cannot be read or written
      |    +-- LogMismatchError    ... or belongs to another flow
      +-- SimulationError          a simulation that cannot be set up or does not end
+     +-- DatasetError             a dataset that is missing, incomplete or cannot be written
+     +-- ExperimentError          an experiment on Spark that does not get on
 
 Each error has typed fields, builds its own message, and survives pickling,
 because errors cross process boundaries between workers and the driver.
@@ -308,6 +310,28 @@ class SimulationError(FriesError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+@dataclass(eq=False)
+class DatasetError(FriesError):
+    """A dataset that is missing, incomplete or not what was asked for, or cannot be written."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"dataset {self.path}: {self.problem}"
+
+
+@dataclass(eq=False)
+class ExperimentError(FriesError):
+    """An experiment on a running query that does not get on."""
+
+    flow: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"flow {self.flow!r}: {self.problem}"
 
 
 def _listed(names: tuple[str, ...], most: int = 12) -> str:

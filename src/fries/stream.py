@@ -43,9 +43,14 @@ class Stream:
         function: Function,
         schema: Schema | None = None,
         batch: BatchStyle | None = None,
+        shuffle: Columns = (),
     ) -> Stream:
-        """One row out for each row in. Without a schema: the input's, or what a batch says."""
-        return self._then(name, Kind.MAP, function, schema, batch)
+        """One row out for each row in. Without a schema: the input's, or what a batch says.
+
+        With ``shuffle``, rows are exchanged by these columns first, as in the other operators
+        that have it: a Spark shuffle, behind which a new stage begins.
+        """
+        return self._then(name, Kind.MAP, function, schema, batch, shuffle=shuffle)
 
     def flat_map(
         self,
@@ -53,21 +58,33 @@ class Stream:
         function: Function,
         schema: Schema | None = None,
         batch: BatchStyle | None = None,
+        shuffle: Columns = (),
     ) -> Stream:
         """Any number of rows out for each row in (one-to-many)."""
-        return self._then(name, Kind.FLAT_MAP, function, schema, batch)
+        return self._then(name, Kind.FLAT_MAP, function, schema, batch, shuffle=shuffle)
 
-    def filter(self, name: str, function: Function, batch: BatchStyle | None = None) -> Stream:
+    def filter(
+        self,
+        name: str,
+        function: Function,
+        batch: BatchStyle | None = None,
+        shuffle: Columns = (),
+    ) -> Stream:
         """The rows for which the function is true."""
-        return self._then(name, Kind.FILTER, function, self.schema, batch)
+        return self._then(name, Kind.FILTER, function, self.schema, batch, shuffle=shuffle)
 
     def split(
-        self, name: str, function: Function, branches: int = 2, batch: BatchStyle | None = None
+        self,
+        name: str,
+        function: Function,
+        branches: int = 2,
+        batch: BatchStyle | None = None,
+        shuffle: Columns = (),
     ) -> tuple[Stream, ...]:
         """Each row goes to one branch: the function gives its number, from 0."""
         if branches < 1:
             raise TraitError(f"split {name!r}", f"it cannot have {branches} branches")
-        stream = self._then(name, Kind.SPLIT, function, self.schema, batch, branches)
+        stream = self._then(name, Kind.SPLIT, function, self.schema, batch, branches, shuffle)
         return tuple(Stream(self.flow, name, stream.schema, number) for number in range(branches))
 
     def replicate(self, name: str) -> Stream:
@@ -213,6 +230,7 @@ class Stream:
         schema: Schema | None,
         batch: BatchStyle | None,
         branches: int = 1,
+        shuffle: Columns = (),
     ) -> Stream:
         _check_callables(name, 1, function)
         style = _style(name, batch)
@@ -220,7 +238,11 @@ class Stream:
         if declared is None and kind is Kind.MAP and style is not Style.ROW:
             declared = _inferred(name, function, style, self.schema)
         gives = declared or self.schema
-        spec = OperatorSpec(name, kind, gives, function, style, branches, takes=self.schema)
+        keys = self._key(name, shuffle)
+        keying = Keying(keys) if keys else None
+        spec = OperatorSpec(
+            name, kind, gives, function, style, branches, takes=self.schema, keying=keying
+        )
         return self.flow._add(spec, (self,))
 
     def _key(self, name: str, columns: Columns) -> tuple[str, ...]:

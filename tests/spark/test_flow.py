@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -90,6 +91,29 @@ def newest(query: StreamingQuery) -> int:
 
 def runs(flow: Flow) -> bool:
     return len(flow.workers) == 2
+
+
+def test_a_shuffle_changes_where_rows_are_processed_and_nothing_else(
+    spark: SparkSession, flow: Flow
+) -> None:
+    """All rows of a key are in one process, several stages of them in one plan."""
+    rows = flow.source("rows", spark.range(0, 200, 1, 3).selectExpr("id", "id % 5 AS k"))
+    where = rows.map(
+        "where", lambda row: {**row, "pid": os.getpid()}, "id long, k long, pid long", shuffle="k"
+    )
+    even, odd = where.split("parity", lambda row: row["id"] % 2, shuffle=["id", "k"])
+    twice = even.flat_map("twice", lambda row: [row, row], shuffle="id")
+    kept = odd.filter("kept", lambda row: row["id"] > 10, shuffle="k")
+    found = flow.output(twice.union("all", kept)).collect()
+    expected = [n for n in range(200) if n % 2 == 0 or n > 10]
+    assert sorted({row.id for row in found}) == expected
+    assert len(found) == 100 + len(expected)
+    assert len({(row.k, row.pid) for row in found}) == 5
+    assert flow.explain().splitlines()[0] == "flow test: 4 stages, one Spark plan"
+    assert "exchange: where -> parity by id, k" in flow.explain()
+    assert flow.plan({"where": None}).heads == ("where",)
+    with pytest.raises(TraitError, match=r"names \['nothing'\]"):
+        Flow("other").source("rows", spark.range(3)).map("A", set_a(0), shuffle="nothing")
 
 
 def test_results_equal_those_of_plain_spark(spark: SparkSession, flow: Flow) -> None:

@@ -91,6 +91,7 @@ def streams(stream: fries.Stream, frame: DataFrame, table: pa.Table, struct: Str
     )
     assert_type(process, fries.Stream)
     assert_type(stream.aggregate("A", counted, "a long, n long", key="a"), fries.Stream)
+    assert_type(stream.map("shuffled", lambda row: row, shuffle=["a", "b"]), fries.Stream)
     assert_type(stream.lookup("L", table, on="a"), fries.Stream)
     assert_type(stream.lookup("L", frame, on=["a"], to="b", how="left", shuffle=True), fries.Stream)
     assert_type(stream.join("J", stream, on="a"), fries.Stream)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from fries import cli
 from fries.bench import simulated
 from fries.errors import SimulationError
+from fries.workloads import tpcds
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -158,3 +159,23 @@ def test_the_installed_command(
         cli.main()
     assert ended.value.code == 0
     assert "{[FD]}" in capsys.readouterr().out
+
+
+def test_data_that_is_missing_or_in_the_way_is_named(tmp_path: Path) -> None:
+    refused(run("data", "users", tmp_path / "no", tmp_path / "u"), "there is no dataset; make it")
+    refused(run("data", "tpcds", tmp_path / "t", "--scale", "-1"), "above 0, not -1.0")
+    (tmp_path / "thesis.txt").write_text("years of work")
+    refused(run("data", "tpcds", tmp_path), "other files")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_interrupted_run_says_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tpcds, "write_tpcds", interrupted)
+    result = run("data", "tpcds", tmp_path)
+    assert result.exit_code == 130
+    assert result.stderr == ("fries: interrupted; finished files are kept, run it again to go on\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -41,6 +39,7 @@ from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.serializability import Verdict, check_trace
 from fries.spark.checkpoint import checkpoint_of
+from fries.spark.local import is_local, use_own_python
 from fries.spark.plan import Planner
 from fries.spark.policy import Supervision
 from fries.spark.recovery import Checkpoint
@@ -88,8 +87,7 @@ class Engine:
             audit.refuse_used(flow.audit)
         context = next(iter(flow.sources.values())).sparkSession.sparkContext
         _refuse_speculation(context)
-        if _is_local(context) and "PYSPARK_PYTHON" not in os.environ:
-            context.pythonExec = sys.executable  # else Spark takes the first python3 of the PATH
+        use_own_python(context)
         definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
         self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
@@ -421,13 +419,9 @@ def _refuse_speculation(context: SparkContext) -> None:
         )
 
 
-def _is_local(context: SparkContext) -> bool:
-    return context.getConf().get("spark.master", "").startswith("local")
-
-
 def _addresses(context: SparkContext) -> tuple[str, str]:
     """Where the controller listens, and where workers find it: loopback if all is local."""
-    if _is_local(context):
+    if is_local(context):
         return "127.0.0.1", "127.0.0.1"
     settings = context.getConf()
     host = settings.get("spark.driver.host", "127.0.0.1")
