@@ -177,7 +177,7 @@ def too_many(state: int, row: AnyRow) -> tuple[int, list[AnyRow]]:
 
 def keeps_a_generator(state: int, row: AnyRow) -> Any:  # noqa: ANN401
     """Makes a state that nobody can keep."""
-    return (n for n in range(state)), {**row, "version": 0, "seen": 1}
+    return (one for one in (state,)), {**row, "version": 0, "seen": 1}
 
 
 def never_returns(state: int, row: AnyRow) -> tuple[int, AnyRow]:
