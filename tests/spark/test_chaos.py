@@ -11,7 +11,7 @@ from benchmarks.chaos.scenario import Moment, Scenario, Victim
 from benchmarks.cluster import Cluster
 
 pytestmark = [
-    pytest.mark.xdist_group("spark"),  # Spark on two cores: one at a time
+    pytest.mark.xdist_group("cluster"),  # one cluster at a time
     pytest.mark.timeout(RUN_SECONDS + 60),
 ]
 CELLS = [

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.cluster import Cluster, environment
 from benchmarks.processes import kill, processes
 
-pytestmark = pytest.mark.xdist_group("spark")  # Spark on two cores: one at a time
+pytestmark = pytest.mark.xdist_group("cluster")  # one cluster at a time
 
 
 @pytest.fixture(scope="module")
