@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 def test_nothing_is_mixed_lost_or_doubled(
     spark: SparkSession, tmp_path: Path, scheduler: str
 ) -> None:
-    pause = 2.0 if scheduler == "restart" else 0.2
+    pause = 4.0 if scheduler == "restart" else 0.2
     report = run(spark, scheduler, 2000, 3, tmp_path, seed=1, pause=pause)
     assert report.clean, report
     assert report.changes > 0
