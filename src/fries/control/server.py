@@ -10,11 +10,9 @@ worker that does not answer makes a change fail after its timeout, and the job g
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -25,6 +23,7 @@ from fries.control.attempts import Attempts, Place
 from fries.control.base import Base
 from fries.control.changes import Change, Order
 from fries.control.door import Door, Line
+from fries.control.growth import Growth
 from fries.control.ledger import Ledger
 from fries.control.messages import (
     ANY_BATCH,
@@ -77,11 +76,7 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
-MOST_WATCHED: Final = 20
-LEAK_BYTES: Final = 256 << 20
-"""A worker that has grown by so much since a change is told of."""
 Answer = TypeVar("Answer")
-_logger = logging.getLogger(__name__)
 
 
 class ControlServer:
@@ -110,8 +105,7 @@ class ControlServer:
         """The newest batch that is known to be committed by Spark."""
         self._attempts = Attempts()
         self._ledger: Ledger | None = None
-        self._watched: deque[Change] = deque(maxlen=MOST_WATCHED)
-        """The last changes that were committed: whether workers grow since."""
+        self._growth = Growth()
         self.failures: list[Failed] = []
         """Versions that failed on live rows since the query was started."""
         self.stuck: dict[str, Stuck] = {}
@@ -349,7 +343,7 @@ class ControlServer:
             case Counted(counts, memory):
                 self.stuck.pop(name, None)
                 self._count(counts)
-                self._weigh(name, memory)
+                self._growth.weigh(name, memory)
             case Ended():
                 self.stuck.pop(name, None)
                 self._end(name, message)
@@ -371,21 +365,6 @@ class ControlServer:
         if len(self.counters.keys() | sums.keys()) > MOST_COUNTERS:
             raise WireError("a worker counts for operators that no flow has")
         self.counters = {**self.counters, **sums}
-
-    def _weigh(self, name: str, memory: int) -> None:
-        """Say so if a worker needs much more memory since it has switched to a change."""
-        for change in self._watched:
-            if name in change.switched:
-                _, last = change.memory.get(name, (0, 0))
-                grown = change.grown(name, memory)
-                if grown > LEAK_BYTES >= grown - (memory - last):
-                    _logger.warning(
-                        "since change %d of %s, worker %s uses %d MB more; does it keep its rows?",
-                        change.number,
-                        ", ".join(change.order.targets),
-                        name,
-                        grown >> 20,
-                    )
 
     def _end(self, name: str, ended: Ended) -> None:
         """A task ended. If it has switched inside, it waits to hear that this is noted."""
@@ -488,7 +467,7 @@ class ControlServer:
             change.bit = self._free_bit()
         if phase is Phase.COMMITTED:
             change.since = self._since()
-            self._watched.append(change)
+            self._growth.watch(change)
         change.move(phase, reason)
         if change.over and self._ledger is not None:
             self._ledger.end(change)
