@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, A
 def test_a_crash_loses_doubles_and_mixes_nothing(
     place: tuple[Cluster, Application], tmp_path: Path, victim: Victim, moment: Moment
 ) -> None:
-    scenario = Scenario(CELLS.index((victim, moment)), victim, moment, rows=300)
+    scenario = Scenario(CELLS.index((victim, moment)), victim, moment, rows=200)
     outcome = CrashRun(*place, scenario, tmp_path).run()
     assert outcome.was_killed, "the moment never came"
     assert outcome.problems == ()

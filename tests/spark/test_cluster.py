@@ -46,8 +46,9 @@ def launched(cluster: Cluster) -> int:
     return len(list(cluster.logs.glob("worker-*/app-*/*/stderr")))
 
 
-def test_every_scheduler_changes_a_flow_on_two_executors(cluster: Cluster, tmp_path: Path) -> None:
-    schedulers = ("fries", "fries_unpruned", "epoch", "multi_version", "mini_batch", "restart")
+def test_a_flow_is_changed_on_two_executors(cluster: Cluster, tmp_path: Path) -> None:
+    """By one scheduler of each kind: at once, at a boundary, with a restart."""
+    schedulers = ("fries", "mini_batch", "restart")
     found = trial(cluster, tmp_path, *schedulers)
     assert [one["scheduler"] for one in found] == list(schedulers)
     for one in found:

@@ -193,7 +193,7 @@ def migrates_most(state: int) -> int:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "raises on one row": (raises, "not 73"),
+    "raises on one row": (raises, "ValueError('not "),
     "wrong columns": (wrong_columns, "it returned the columns"),
     "wrong types": (wrong_types, "for the column 'version' of type int64"),
     "too many rows": (too_many, "must return rows as dicts"),
@@ -202,26 +202,26 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_update_is_rolled_back_and_no_row_is_lost(job: Job, name: str) -> None:
+def test_bad_updates_are_rolled_back_and_no_row_is_lost(job: Job) -> None:
     query = job.start()
     job.feed()
-    function, problem = BAD[name]
-    change = job.flow.reconfigure({"FM": function, "MC": numbered(9)})
-    assert change.wait(PATIENCE)
-    job.feed()
-    assert query.isActive
-    assert change.state == "rolled back"
-    assert change.failure is not None
-    assert change.failure.operator == "FM"
-    assert problem in change.failure.problem
-    with pytest.raises(RolledBackError, match=r"operator 'FM' failed"):
-        change.wait(0)
-    assert job.flow.versions == {"payments": 0, "FM": 0, "MC": 0}
+    for function, problem in BAD.values():
+        change = job.flow.reconfigure({"FM": function, "MC": numbered(9)})
+        assert change.wait(PATIENCE)
+        job.feed()
+        assert query.isActive
+        assert change.state == "rolled back"
+        assert change.failure is not None
+        assert change.failure.operator == "FM"
+        assert problem in change.failure.problem
+        with pytest.raises(RolledBackError, match=r"operator 'FM' failed"):
+            change.wait(0)
+        assert job.flow.versions == {"payments": 0, "FM": 0, "MC": 0}
+    bad = job.added
     good = job.flow.reconfigure({"MC": numbered(1)})
     assert good.wait(PATIENCE)
     job.feed()
-    job.check(lambda n: 0 if n < 80 else 1)
+    job.check(lambda n: 0 if n < bad else 1)
 
 
 def test_a_migration_that_fails_on_one_key_is_rolled_back(job: Job) -> None:
