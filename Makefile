@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP)  ## create the virtual environment with pinned versions
 
 test: check java  ## lint, types and every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 java:
 	@tools/ensure-java

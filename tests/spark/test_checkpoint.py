@@ -16,8 +16,6 @@ from fries.spark.checkpoint import DEFAULT, HadoopFiles, checkpoint_of, files_of
 from fries.spark.order import has_fixed_order
 from fries.spark.policy import Supervision
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
-
 
 @pytest.fixture
 def stream(spark: SparkSession) -> DataFrame:

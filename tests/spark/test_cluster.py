@@ -15,8 +15,6 @@ import pytest
 from benchmarks.cluster import Cluster, environment
 from benchmarks.processes import kill, processes
 
-pytestmark = pytest.mark.xdist_group("cluster")  # one cluster at a time
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

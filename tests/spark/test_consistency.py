@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 from fries.flow import Flow
 from tests.spark.streams import PATIENCE, until
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
-
 
 @pytest.mark.parametrize(
     "scheduler", ["fries", "fries_unpruned", "epoch", "multi_version", "mini_batch", "restart"]

@@ -15,7 +15,6 @@ from fries.errors import DatasetError
 from fries.workloads import folders, generate
 from fries.workloads.payments import Payments, payments, per_user
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 SMALL = Payments(seed=3, users=50, merchants=200, fraud_share=0.2)
 ROWS = 2_300
 QUIET = Console(quiet=True)

@@ -19,7 +19,6 @@ from fries.serializability import check_trace
 from fries.trace import TraceBuilder
 from fries.workloads.payments import DDL, payments
 
-pytestmark = pytest.mark.xdist_group("spark")
 SCRIPT = Path(__file__).parents[2] / "examples" / "fraud_detection.py"
 
 

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 import fries
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([\w./-]*)(?:#([\w-]+))?\)")

@@ -28,7 +28,6 @@ from fries.errors import (
 from fries.flow import Flow
 from fries.updates import Update
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 PATIENCE = 60.0
 """Seconds until a test gives up waiting: only a bug takes that long."""
 NumberedRow = dict[str, Any]

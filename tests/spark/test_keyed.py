@@ -18,7 +18,6 @@ from fries.flow import Flow
 from fries.updates import Update
 from tests.spark.streams import PATIENCE, FileStream, start, start_plainly, stop, until
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 PAYMENTS = "id long, user long, amount long"
 SCORED = f"{PAYMENTS}, version long, total long"
 AnyRow = dict[str, Any]

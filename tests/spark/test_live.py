@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from fries.bench.live import Trial, TwoModels, delays
 from fries.workloads.payments import DDL, Payments, payments
-
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 
 
 def test_delays_of_w5_are_measured_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from fries.control.tls import Tls
@@ -15,7 +14,6 @@ from tests.control.conftest import authority, tls
 from tests.control.test_secrets import shows
 from tests.spark.test_flow import Running, chain, numbered, runs, set_a, set_b, until
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 __all__ = ["authority", "tls"]  # fixtures
 
 

@@ -18,7 +18,6 @@ from fries.spark.supervisor import SupervisedQuery
 from fries.updates import Update
 from tests.spark.streams import PATIENCE, FileStream, until
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 PAYMENTS = "id long, user long"
 COUNTED = f"{PAYMENTS}, version long, seen long"
 AnyRow = dict[str, Any]

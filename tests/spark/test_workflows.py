@@ -24,7 +24,6 @@ from fries.workloads.models import Inference, Model, trained
 from fries.workloads.payments import DDL, Payments, payments, per_user
 from tests.spark.streams import stop, until
 
-pytestmark = pytest.mark.xdist_group("spark")  # one session, in one process
 ROWS = pa.Table.from_batches([payments(0, 400, Payments(seed=3, users=20, merchants=64))])
 LAYOUTS: list[Layout] = ["fused", "exchanged"]
 Answer: TypeAlias = "list[tuple[Any, ...]]"
