@@ -2,7 +2,7 @@
 
 A checkpoint may be on any file system that Spark can write, so the log goes there through
 Hadoop's own interfaces, from and to local files: large models never pass through Py4J. On
-this machine's disk Python writes by itself, which takes a millisecond.
+this machine's disk Python writes by itself, without that detour.
 """
 
 from __future__ import annotations
