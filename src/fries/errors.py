@@ -325,13 +325,13 @@ class DatasetError(FriesError):
 
 @dataclass(eq=False)
 class ExperimentError(FriesError):
-    """An experiment on a running query that does not get on."""
+    """An experiment that does not exist, does not get on, or cannot be kept."""
 
-    flow: str
+    what: str
     problem: str
 
     def __str__(self) -> str:
-        return f"flow {self.flow!r}: {self.problem}"
+        return f"{self.what}: {self.problem}"
 
 
 def _listed(names: tuple[str, ...], most: int = 12) -> str:

@@ -82,6 +82,7 @@ class Flow:
         self._outputs: tuple[str, ...] = ()
         self._run: SupervisedQuery | None = None
         self._engine: Engine | None = None
+        self._graph: Graph | None = None
 
     def source(self, name: str, dataframe: DataFrame) -> Stream:
         """The rows of a DataFrame, batch or streaming."""
@@ -185,7 +186,12 @@ class Flow:
     @property
     def graph(self) -> Graph:
         """The dataflow as the schedulers see it."""
-        return graph_of(self._operators, self._edges, tuple(self._sources), self._outputs)
+        if self._graph is not None:
+            return self._graph
+        graph = graph_of(self._operators, self._edges, tuple(self._sources), self._outputs)
+        if self._engine is not None:
+            self._graph = graph  # it stays as it is
+        return graph
 
     @property
     def workers(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fries.runtime.audit import Audit, read, transactions
+from fries.runtime.audit import Audit, read, transactions, uses
 from fries.runtime.chunks import Chunk
 from fries.serializability import check_trace
 
@@ -68,3 +68,16 @@ def test_transactions_of_different_tasks_never_collide() -> None:
         for number in transactions(batch, stage, partition, first, 10)
     ]
     assert len(set(numbers)) == len(numbers)
+
+
+def test_the_files_say_when_versions_were_used(tmp_path: Path) -> None:
+    for partition in (0, 1):
+        audit = Audit(["A", "B"])
+        audit.record("A", 0, rows(0, partition, 0, 1))
+        audit.record("A", 1, rows(0, partition, 1, 1))
+        audit.record("A", 1, rows(0, partition, 2, 1))
+        audit.write(str(tmp_path), f"0-0-{partition}")
+    found = uses(str(tmp_path))
+    assert set(found) == {("A", 0), ("A", 1)}
+    assert found["A", 0].first <= found["A", 0].last <= found["A", 1].last
+    assert found["A", 0].first < found["A", 1].first < found["A", 1].last

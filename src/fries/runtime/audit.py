@@ -1,13 +1,17 @@
 """Audit mode: every data operation of a real run, on disk, for the serializability checker.
 
 A task writes one Arrow file when it ends well, under the name of its batch, stage and
-partition; a task that is executed again replaces the file of its first attempt.
+partition; a task that is executed again replaces the file of its first attempt. The file also
+says when the task used each version of its operators first and last.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,12 +46,24 @@ def transactions(batch: int, stage: int, partition: int, first: int, count: int)
     return np.arange(start, start + count, dtype=np.int64)
 
 
+class Use(NamedTuple):
+    """When a version of an operator was used, in seconds since 1970: when chunks of rows began."""
+
+    first: float
+    last: float
+
+    def joined(self, other: Use) -> Use:
+        """Both uses as one."""
+        return Use(min(self.first, other.first), max(self.last, other.last))
+
+
 class Audit:
     """Collects the data operations of one task."""
 
     def __init__(self, operators: Iterable[str]) -> None:
         self._index = {name: number for number, name in enumerate(operators)}
         self._columns: tuple[list[Integers], list[Integers], list[Integers]] = ([], [], [])
+        self._uses: dict[tuple[str, int], Use] = {}
 
     def record(self, operator: str, version: int, chunk: Chunk) -> None:
         """An operator processes a chunk at some version."""
@@ -56,15 +72,22 @@ class Audit:
         values = chunk.txns, self._index[operator], version
         for column, value in zip(self._columns, values, strict=True):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int64), (size,)))
+        now = time.time()
+        use = self._uses.get((operator, version))
+        self._uses[operator, version] = Use(now if use is None else use.first, now)
 
     def write(self, folder: str, task: str) -> None:
         """Keep what was recorded, whole or not at all."""
         arrays = [pa.array(np.concatenate([_NONE, *column])) for column in self._columns]
-        table = pa.table(arrays, names=list(_NAMES))
+        uses = [[operator, version, *use] for (operator, version), use in self._uses.items()]
+        table = pa.table(arrays, names=list(_NAMES), metadata={_USES: json.dumps(uses)})
         path = Path(folder, f"{task}.arrow")
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        with (
+            pa.OSFile(str(partial), "wb") as sink,
+            pa.ipc.new_file(sink, table.schema, options=_PACKED) as writer,
+        ):
             writer.write_table(table)
         partial.replace(path)
 
@@ -81,5 +104,21 @@ def read(folder: str, operators: tuple[str, ...], updates: Iterable[Mapping[str,
     return Trace(columns[0], columns[1], columns[2], operators, tuple(updates))
 
 
+def uses(folder: str) -> dict[tuple[str, int], Use]:
+    """By operator and version, when any task has used it."""
+    found: dict[tuple[str, int], Use] = {}
+    for path in Path(folder).glob("*.arrow"):
+        with pa.memory_map(str(path)) as source:
+            metadata = pa.ipc.open_file(source).schema.metadata
+        for operator, version, first, last in json.loads(metadata[_USES.encode()]):
+            use = Use(first, last)
+            known = found.get((operator, version))
+            found[operator, version] = use if known is None else known.joined(use)
+    return found
+
+
+_USES = "uses"
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+"""Operators and versions hardly change from row to row."""
 _NAMES = ("transaction", "operator", "version")
 _NONE: Integers = np.empty(0, dtype=np.int64)

@@ -6,7 +6,7 @@ import hashlib
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark import cloudpickle
 
@@ -18,6 +18,8 @@ from fries.runtime.spec import OperatorSpec
 from fries.updates import Revision
 
 _dumps: Callable[..., bytes] = cloudpickle.dumps
+NOTHING: Final = pickle.dumps(Shipped({}, {}))
+"""What is left of a change without migrations when other changes have replaced its functions."""
 
 
 class Package(NamedTuple):
@@ -36,8 +38,9 @@ def packed(shipped: Shipped) -> Package:
     parts: list[pickle.PickleBuffer] = []
     payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
     buffers = tuple(_frozen(part.raw()) for part in parts)
-    steps = {name: step for name, step in shipped.migrations.items() if step is not None}
-    return Package(payload, buffers, _dumps(Shipped({}, shipped.migrations)), bool(steps))
+    migrates = any(step is not None for step in shipped.migrations.values())
+    residue = _dumps(Shipped({}, shipped.migrations)) if migrates else NOTHING
+    return Package(payload, buffers, residue, migrates)
 
 
 def order_of(

@@ -1,0 +1,181 @@
+"""Where experiments run: their data, their Spark sessions, and the parts that are finished.
+
+A part that is finished is kept as JSON, with the profile that it was run with. The same command
+again runs what is not there yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from fries.errors import ExperimentError
+from fries.experiments.experiment import Experiment, Found, Part
+from fries.experiments.profiles import Profile
+from fries.workloads import folders, generate, tpcds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Final = "local"
+"""Spark in this process, with as many cores as a part wants workers."""
+
+
+class Lab:
+    """Runs parts of experiments, each once."""
+
+    def __init__(
+        self, profile: Profile, out: Path, data: Path, console: Console, master: str = LOCAL
+    ) -> None:
+        self.profile = profile
+        self._parts = out / "parts" / profile.name
+        self._data = data
+        self._console = console
+        self._master = master
+        self._session: tuple[int, SparkSession] | None = None
+        self._folder: Path | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the part that runs."""
+        assert self._session is not None, "a part runs"
+        return self._session[1]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the part that runs."""
+        assert self._folder is not None, "a part runs"
+        return self._folder
+
+    def payments(self, rows: int) -> Path:
+        """Dataset 1; one that is there must have enough rows."""
+        folder = self._data / generate.PAYMENTS
+        if self.profile.makes_data and not folder.exists():
+            wanted = max(rows, self.profile.payments)
+            generate.write_payments(self.spark, folder, wanted, console=self._console)
+        return _large_enough(folder, generate.PAYMENTS, rows)
+
+    def users(self, rows: int) -> Path:
+        """Dataset 2; one that is there must have enough rows."""
+        folder = self._data / generate.USERS
+        if self.profile.makes_data and not folder.exists():
+            generate.write_users(self.spark, self.payments(rows), folder, self._console)
+        return _large_enough(folder, generate.USERS, rows)
+
+    def tpcds(self, scale: float) -> Path:
+        """Dataset 3."""
+        folder = self._data / f"{tpcds.KIND}-{scale:g}"
+        if self.profile.makes_data:
+            tpcds.write_tpcds(folder, scale, self._console)
+        folders.require(folder, tpcds.KIND)
+        return folder
+
+    def kept(self, experiment: Experiment, part: Part) -> Found | None:
+        """What a part has found, if it was run with this profile before."""
+        try:
+            record = json.loads(self._path(experiment, part).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return None  # it was cut off; it is run again
+        return record["found"] if record["profile"] == _plain(asdict(self.profile)) else None
+
+    def run(self, experiment: Experiment, part: Part) -> Found:
+        """Run a part, and keep what it finds."""
+        started = time.time()
+        with self._at_work(part) as folder:
+            self._folder = folder
+            found = _plain(part.run(self))
+        record = {
+            "experiment": experiment.name,
+            "part": part.name,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "seconds": round(time.time() - started, 1),
+            "machine": machine(),
+            "profile": _plain(asdict(self.profile)),
+            "found": found,
+        }
+        write_json(self._path(experiment, part), record)
+        return found
+
+    def close(self) -> None:
+        """Stop Spark."""
+        if self._session is not None:
+            self._session[1].stop()
+            self._session = None
+
+    def _path(self, experiment: Experiment, part: Part) -> Path:
+        return self._parts / experiment.name / f"{part.name}.json"
+
+    @contextmanager
+    def _at_work(self, part: Part) -> Iterator[Path]:
+        if self._session is None or self._session[0] != part.workers:
+            self.close()
+            self._session = part.workers, self._started(part.workers)
+        folder = Path(tempfile.mkdtemp(prefix="fries-experiment-"))
+        try:
+            yield folder
+        finally:
+            self._folder = None
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _started(self, workers: int) -> SparkSession:
+        from fries.spark.sessions import experiment_session
+
+        master = f"local[{workers}]" if self._master == LOCAL else self._master
+        return experiment_session(master, workers)
+
+
+def machine() -> dict[str, Any]:
+    """What the results depend on."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can hold
+    """Write a file whole or not at all."""
+    write_whole(path, lambda new: new.write_text(json.dumps(value, indent=1) + "\n", "utf-8"))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let a file be written under another name, and rename it when it is whole."""
+    new = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(new)
+        new.replace(path)
+    except OSError as error:
+        raise ExperimentError(
+            str(path), f"{error.strerror or error}; finished parts are kept, run it again to go on"
+        ) from error
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _plain(value: Found) -> Found:
+    """The same as it will be when it is read again: lists for tuples, text for keys."""
+    return json.loads(json.dumps(value))
+
+
+def _large_enough(folder: Path, kind: str, rows: int) -> Path:
+    """A dataset that is complete and has as many payments as an experiment needs."""
+    found = int(folders.require(folder, kind)["rows"])
+    if found < rows:
+        raise ExperimentError(
+            str(folder), f"it has {found:,} payments, and it takes {rows:,}: make a larger one"
+        )
+    return folder

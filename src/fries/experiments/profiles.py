@@ -1,0 +1,67 @@
+"""How much is run: ``quick`` for two cores and 25 minutes, ``paper`` for a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fries.errors import ExperimentError
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The size of all experiments."""
+
+    name: str
+    scale: float
+    """Scale factor of the TPC-DS tables."""
+    payments: int
+    """Payments of dataset 1; dataset 2 has the same."""
+    batch: int
+    """Rows in a micro-batch of W2 to W5: seconds of work, at least."""
+    requests: int
+    """Changes per row of a table and scheduler."""
+    restarts: int
+    """Changes per row of a table where every change restarts the query."""
+    time: float
+    """What the paper's times (surge, versions) are multiplied by."""
+    workers: tuple[int, ...]
+    """Numbers of Python workers per stage with which delays are compared."""
+    makes_data: bool
+    """Whether datasets that are not there are made on the fly."""
+
+
+QUICK: Final = Profile(
+    "quick",
+    scale=0.1,
+    payments=200_000,
+    batch=6_000,
+    requests=5,
+    restarts=1,
+    time=0.15,
+    workers=(1, 2, 4, 10, 20, 40),
+    makes_data=True,
+)
+PAPER: Final = Profile(
+    "paper",
+    scale=100.0,
+    payments=24_000_000,
+    batch=1_000_000,
+    requests=30,
+    restarts=5,
+    time=1.0,
+    workers=(1, 4, 12, 20, 40),
+    makes_data=False,
+)
+PROFILES: Final = {profile.name: profile for profile in (QUICK, PAPER)}
+
+
+def profile_of(name: str) -> Profile:
+    """A profile by its name."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        choices = ", ".join(PROFILES)
+        raise ExperimentError(
+            f"profile {name!r}", f"there is none; choose from {choices}"
+        ) from None

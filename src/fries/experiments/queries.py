@@ -1,0 +1,160 @@
+"""Running queries that are changed at random moments: how long a change takes, and the audit."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from fries import Flow
+from fries.errors import ExperimentError
+from fries.experiments.workflows import Workflow
+from fries.runtime import audit
+from fries.workloads.layouts import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Targets: TypeAlias = tuple[str, ...]
+RESTART: Final = "restart"
+PATIENCE: Final = 300.0
+"""Seconds after which a change that does not end is an error, not a hang."""
+LOOK: Final = 0.005
+"""Seconds between two looks at a change that is under way."""
+WARM: Final = 2
+"""Micro-batches before anything is measured: in the first ones workers import and load."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Changes of a running query, several of each kind."""
+
+    workflow: Workflow
+    layout: Layout
+    scheduler: str
+    targets: Sequence[Targets]
+    requests: int
+    """Changes of each kind."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A change that was made."""
+
+    targets: Targets
+    requested: float
+    delay: float
+    """From the request until no target used its old version."""
+    versions: dict[str, int]
+    """By target, the number of its new version."""
+
+
+def trial(what: Trial, place: Path) -> dict[str, Any]:
+    """Delays in milliseconds by targets, and what the audit says.
+
+    Requests come at random moments of the micro-batches, and each waits for the one before, so
+    that none queues. A restart throws the work of a micro-batch away, so that its old version
+    ends at once: what counts there is when every target has processed a row by the new one.
+    """
+    flow = Flow(f"{type(what.workflow).__name__}-{what.scheduler}", audit=place / "audit")
+    frame = what.workflow.build(flow, place, what.layout)
+    with running(flow, frame, place) as batch:
+        fired = list(_fire(what, flow, batch))
+        settle(flow)
+    verdict = flow.audit()
+    uses = audit.uses(str(place / "audit"))
+    found: dict[str, list[float]] = {",".join(targets): [] for targets in what.targets}
+    for one in fired:
+        delay = _until_used(one, uses) if what.scheduler == RESTART else one.delay
+        found[",".join(one.targets)].append(round(1e3 * delay, 3))
+    return {
+        "delays_ms": found,
+        "batch_seconds": round(batch, 3),
+        "transactions": verdict.transactions,
+        "mixed": verdict.mixed,
+        "edges_ms": _choke_points(flow, fired, uses),
+    }
+
+
+@contextmanager
+def running(flow: Flow, frame: DataFrame, place: Path) -> Iterator[float]:
+    """The flow at work, after its first micro-batches: how long one of them takes."""
+    writer = frame.writeStream.format("noop").outputMode("append")
+    flow.start(writer.option("checkpointLocation", str(place / "checkpoint")))
+    try:
+        until(lambda: len(batch_seconds(flow)) > WARM, flow)
+        yield batch_seconds(flow)[-1]
+    finally:
+        flow.stop()
+
+
+def settle(flow: Flow) -> None:
+    """Let one more micro-batch end, so that everything that happened is on record."""
+    before = _last_batch(flow)
+    until(lambda: _last_batch(flow) > before, flow)
+
+
+def batch_seconds(flow: Flow) -> list[float]:
+    """How long each finished micro-batch with rows took."""
+    progress = [] if flow.query is None else flow.query.recentProgress
+    return [one["durationMs"]["triggerExecution"] / 1e3 for one in progress if one["numInputRows"]]
+
+
+def _last_batch(flow: Flow) -> int:
+    """Number of the last micro-batch that has ended."""
+    progress = [] if flow.query is None else flow.query.recentProgress
+    return max((one["batchId"] for one in progress if one["numInputRows"]), default=-1)
+
+
+def until(condition: Callable[[], object], flow: Flow) -> None:
+    """Wait for something that a running query brings about; if it fails, say why."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if flow.query is not None and (error := flow.query.exception()):
+            raise error
+        if time.monotonic() > deadline:
+            raise ExperimentError(flow.name, f"nothing has come of it in {PATIENCE:.0f} seconds")
+        time.sleep(LOOK)
+
+
+def _fire(what: Trial, flow: Flow, batch: float) -> Iterator[Fired]:
+    moments = random.Random(what.seed)
+    for number in range(what.requests * len(what.targets)):
+        targets = what.targets[number % len(what.targets)]
+        time.sleep(moments.uniform(0.0, batch))
+        updates = {name: what.workflow.update(name, number + 1) for name in targets}
+        requested = time.time()
+        change = flow.reconfigure(updates, what.scheduler, PATIENCE)
+        until(lambda: change.state == "done", flow)  # noqa: B023 - used at once
+        assert change.delay is not None, "it is done"
+        versions = {name: flow.versions[name] for name in targets}
+        yield Fired(targets, requested, change.delay, versions)
+
+
+def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:
+    """Until every target had begun to use its new version."""
+    begun = [uses[place].first for place in one.versions.items() if place in uses]
+    return max((moment - one.requested for moment in begun), default=one.delay)
+
+
+def _choke_points(
+    flow: Flow, fired: Sequence[Fired], uses: dict[tuple[str, int], audit.Use]
+) -> dict[str, list[float]]:
+    """By edge between two targets, how much later the second one gave up its old version."""
+    found: dict[str, list[float]] = {}
+    for one in fired:
+        left = {
+            name: uses[name, version - 1].last
+            for name, version in one.versions.items()
+            if (name, version - 1) in uses
+        }
+        for edge in flow.graph.edges:
+            if edge.source in left and edge.target in left:
+                later = 1e3 * (left[edge.target] - left[edge.source])
+                found.setdefault(f"{edge.source} -> {edge.target}", []).append(round(later, 3))
+    return found
