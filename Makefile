@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
 .PHONY: help setup test check java bench-core bench-engine consistency fuzz chaos soak demo models \
-	paper-tables clean
+	experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -55,8 +55,8 @@ fuzz: $(STAMP)  ## a million broken inputs for everything that reads bytes of ot
 demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it, with the proof
 	$(BIN)/python examples/fraud_detection.py
 
-paper-tables: $(STAMP) java  ## delays in W2, W3 and W5 on a local Spark, by several schedulers
-	$(BIN)/python -m benchmarks.paper_tables
+experiments: $(STAMP) java  ## the paper's experiments on a local Spark: tables, figures and a page of results
+	$(BIN)/fries bench all
 
 models: $(STAMP)  ## train the models of the workflows again (installs PyTorch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group train

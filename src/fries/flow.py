@@ -27,7 +27,7 @@ from fries.plan import Plan
 from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
-from fries.stages import explained, physical
+from fries.stages import PhysicalFlow, explained, physical
 from fries.stream import Stream, as_arrow, as_table
 from fries.traits import OUTSIDE, graph_of, upstream
 from fries.updates import Revision, Update
@@ -213,11 +213,15 @@ class Flow:
         targets = [name for order in committed for name in order.targets]
         return {name: targets.count(name) for name in self._operators}
 
+    @property
+    def stages(self) -> dict[str, int]:
+        """By operator, which of Spark's stages it runs in, counted from 0."""
+        stages = self._physical().stages
+        return {spec.name: one.number for one in stages for spec in one.spec.operators}
+
     def explain(self) -> str:
         """Stages, exchanges, and which operators share a Python process."""
-        graph = self.graph
-        ordered = [self._operators[name] for name in graph.order if name in self._operators]
-        return explained(self.name, physical(ordered, self._edges), graph, self._groups)
+        return explained(self.name, self._physical(), self.graph, self._groups)
 
     def plan(self, updates: Mapping[str, object], scheduler: str = "fries") -> Plan:
         """What a reconfiguration would do; nothing is changed."""
@@ -264,6 +268,11 @@ class Flow:
             self._run.stop()
         if self._engine is not None:
             self._engine.stop()
+
+    def _physical(self) -> PhysicalFlow:
+        graph = self.graph
+        ordered = [self._operators[name] for name in graph.order if name in self._operators]
+        return physical(ordered, self._edges)
 
     @property
     def _running(self) -> Engine:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,10 +36,10 @@ class Lab:
     """Runs parts of experiments, each once."""
 
     def __init__(
-        self, profile: Profile, out: Path, data: Path, console: Console, master: str = LOCAL
+        self, profile: Profile, parts: Path, data: Path, console: Console, master: str = LOCAL
     ) -> None:
         self.profile = profile
-        self._parts = out / "parts" / profile.name
+        self._parts = parts / profile.name
         self._data = data
         self._console = console
         self._master = master
@@ -83,12 +83,13 @@ class Lab:
 
     def kept(self, experiment: Experiment, part: Part) -> Found | None:
         """What a part has found, if it was run with this profile before."""
+        path = self._path(experiment, part)
         try:
-            record = json.loads(self._path(experiment, part).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            return None  # it was cut off; it is run again
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None  # one that cannot be understood is run again
+        except OSError as error:
+            raise unwritable(path, error) from error
         return record["found"] if record["profile"] == _plain(asdict(self.profile)) else None
 
     def run(self, experiment: Experiment, part: Part) -> Found:
@@ -159,11 +160,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         write(new)
         new.replace(path)
     except OSError as error:
-        raise ExperimentError(
-            str(path), f"{error.strerror or error}; finished parts are kept, run it again to go on"
-        ) from error
+        raise unwritable(path, error) from error
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> ExperimentError:
+    """Why something cannot be kept, and what is."""
+    problem = f"{error.strerror or error}; finished parts are kept, run it again to go on"
+    return ExperimentError(str(path), problem)
 
 
 def _plain(value: Found) -> Found:

@@ -17,8 +17,10 @@ class Profile:
     """Scale factor of the TPC-DS tables."""
     payments: int
     """Payments of dataset 1; dataset 2 has the same."""
+    sales: int
+    """Rows in a micro-batch of W2 and W3."""
     batch: int
-    """Rows in a micro-batch of W2 to W5: seconds of work, at least."""
+    """Payments in a micro-batch of W4 and W5."""
     requests: int
     """Changes per row of a table and scheduler."""
     restarts: int
@@ -35,6 +37,7 @@ QUICK: Final = Profile(
     "quick",
     scale=0.1,
     payments=200_000,
+    sales=100_000,
     batch=6_000,
     requests=5,
     restarts=1,
@@ -46,6 +49,7 @@ PAPER: Final = Profile(
     "paper",
     scale=100.0,
     payments=24_000_000,
+    sales=10_000_000,
     batch=1_000_000,
     requests=30,
     restarts=5,
@@ -61,7 +65,5 @@ def profile_of(name: str) -> Profile:
     try:
         return PROFILES[name]
     except KeyError:
-        choices = ", ".join(PROFILES)
-        raise ExperimentError(
-            f"profile {name!r}", f"there is none; choose from {choices}"
-        ) from None
+        problem = f"there is no such profile; choose from {', '.join(PROFILES)}"
+        raise ExperimentError(name, problem) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from fries import Flow
 from fries.errors import ExperimentError
 from fries.experiments.workflows import Workflow
+from fries.graph import Graph
 from fries.runtime import audit
 from fries.workloads.layouts import Layout
 
@@ -77,7 +78,8 @@ def trial(what: Trial, place: Path) -> dict[str, Any]:
         "batch_seconds": round(batch, 3),
         "transactions": verdict.transactions,
         "mixed": verdict.mixed,
-        "edges_ms": _choke_points(flow, fired, uses),
+        "edges_ms": _choke_points(flow.graph, fired, uses),
+        "stages": flow.stages,
     }
 
 
@@ -143,9 +145,12 @@ def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:
 
 
 def _choke_points(
-    flow: Flow, fired: Sequence[Fired], uses: dict[tuple[str, int], audit.Use]
+    graph: Graph, fired: Sequence[Fired], uses: dict[tuple[str, int], audit.Use]
 ) -> dict[str, list[float]]:
-    """By edge between two targets, how much later the second one gave up its old version."""
+    """By edge between two targets, by how many ms the second one gave up its old version later.
+
+    Operators without a version (a union, a join) are seen through.
+    """
     found: dict[str, list[float]] = {}
     for one in fired:
         left = {
@@ -153,8 +158,17 @@ def _choke_points(
             for name, version in one.versions.items()
             if (name, version - 1) in uses
         }
-        for edge in flow.graph.edges:
-            if edge.source in left and edge.target in left:
-                later = 1e3 * (left[edge.target] - left[edge.source])
-                found.setdefault(f"{edge.source} -> {edge.target}", []).append(round(later, 3))
+        for target in left:
+            for source in nearest(graph, target, left.keys()):
+                later = 1e3 * (left[target] - left[source])
+                found.setdefault(f"{source} -> {target}", []).append(round(later, 3))
     return found
+
+
+def nearest(graph: Graph, operator: str, among: Collection[str]) -> list[str]:
+    """The closest of some operators upstream of one, on every path."""
+    found: list[str] = []
+    for edge in graph.inputs(operator):
+        near = edge.source in among
+        found += [edge.source] if near else nearest(graph, edge.source, among)
+    return list(dict.fromkeys(found))

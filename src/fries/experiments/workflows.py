@@ -125,6 +125,7 @@ class TwoModels:
         makers: dict[str, Callable[[], Callable[..., Any]]] = {
             "FD3": lambda: Inference(trained("user_lstm"), "p_user"),
             "FD4": lambda: Inference(trained("merchant_lstm"), "p_merchant"),
+            "S1": lambda: w5.select,
             "F3": lambda: w5.note(w5.SUSPICIOUS),
             "F4": lambda: w5.worth(w5.LEAST),
             "E1": lambda: w5.flag(w5.THRESHOLD),

@@ -1,0 +1,200 @@
+"""The frame of the experiments: finished parts are kept, reports are written, errors are clear."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fries.errors import DatasetError, ExperimentError
+from fries.experiments.catalogue import EXPERIMENTS, chosen
+from fries.experiments.estimates import estimate, shown
+from fries.experiments.experiment import Bench, Experiment, Part, Report, Table
+from fries.experiments.lab import Lab
+from fries.experiments.page import write_page
+from fries.experiments.profiles import PAPER, QUICK, Profile, profile_of
+from fries.experiments.queries import nearest
+from fries.experiments.runner import Runner
+from fries.workloads import graphs
+
+
+class NoSpark:
+    """Stands where a session would: nothing here needs one."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class Counting:
+    """An experiment whose parts count how often they are run."""
+
+    def __init__(self, *names: str) -> None:
+        self.runs = dict.fromkeys(names, 0)
+        self.broken = ""
+        self.experiment = Experiment(
+            "counting", "Counting, done twice", "nowhere", self._parts, self._report
+        )
+
+    def _parts(self, _: Profile) -> Sequence[Part]:
+        return [Part(name, 1.0, lambda bench, name=name: self._run(name)) for name in self.runs]
+
+    def _run(self, name: str) -> dict[str, Any]:
+        if name == self.broken:
+            raise ExperimentError(name, "it is broken")
+        self.runs[name] += 1
+        return {"runs": self.runs[name], "pair": (1, 2)}
+
+    def _report(self, _: Profile, found: Mapping[str, Any]) -> Report:
+        rows = [[name, str(part["runs"])] for name, part in found.items()]
+        return Report([Table("Runs", ["part", "runs"], rows)], "All agrees.", "Nothing is scaled.")
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lab, "_started", lambda self, workers: NoSpark())
+
+
+def run(counting: Counting, place: Path, profile: Profile = QUICK) -> str:
+    screen = io.StringIO()
+    console = Console(file=screen, width=200)
+    lab = Lab(profile, place / "parts", place / "data", console)
+    Runner(lab, place / "out", console).run([counting.experiment])
+    lab.close()
+    return screen.getvalue()
+
+
+def test_a_finished_part_is_not_run_again(tmp_path: Path) -> None:
+    counting = Counting("a", "b")
+    run(counting, tmp_path)
+    said = run(counting, tmp_path)
+    assert counting.runs == {"a": 1, "b": 1}
+    assert "2 parts are there from an earlier run, 0 to go" in said
+
+
+def test_what_is_read_again_is_what_was_found(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    first = (tmp_path / "out/quick/counting.json").read_text()
+    run(counting, tmp_path)
+    assert (tmp_path / "out/quick/counting.json").read_text() == first
+    assert json.loads(first)["found"]["a"] == {"runs": 1, "pair": [1, 2]}
+
+
+def test_parts_before_a_failure_are_kept(tmp_path: Path) -> None:
+    counting = Counting("a", "b")
+    counting.broken = "b"
+    with pytest.raises(ExperimentError, match="it is broken"):
+        run(counting, tmp_path)
+    counting.broken = ""
+    run(counting, tmp_path)
+    assert counting.runs == {"a": 1, "b": 1}
+
+
+def test_another_size_is_run_anew(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    run(counting, tmp_path, replace(QUICK, requests=QUICK.requests + 1))
+    assert counting.runs == {"a": 2}
+
+
+def test_a_record_that_was_cut_off_is_run_anew(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    path = tmp_path / "parts/quick/counting/a.json"
+    path.write_text(path.read_text()[:20])
+    run(counting, tmp_path)
+    assert counting.runs == {"a": 2}
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "parts").write_text("a file")
+    with pytest.raises(ExperimentError, match="finished parts are kept"):
+        run(Counting("a"), tmp_path)
+
+
+def test_progress_tells_the_part_and_the_time_left(tmp_path: Path) -> None:
+    said = run(Counting("a", "b"), tmp_path)
+    assert "counting: a (about 0 min 02 s left)" in said
+    assert "counting: b (about 0 min 0" in said
+
+
+def test_the_page_has_tables_verdict_and_a_way_to_the_record(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    page = write_page(tmp_path / "out", QUICK, [counting.experiment]).read_text()
+    assert "[Counting, done twice](#counting-done-twice)" in page
+    assert "| a | 1 |" in page
+    assert "All agrees." in page
+    assert "(counting.json)" in page
+
+
+def test_the_page_leaves_out_what_was_not_run(tmp_path: Path) -> None:
+    page = write_page(tmp_path, QUICK, EXPERIMENTS.values()).read_text()
+    assert "##" not in page
+
+
+def test_data_for_the_paper_must_be_there(tmp_path: Path) -> None:
+    lab = Lab(PAPER, tmp_path / "parts", tmp_path / "data", Console())
+    with pytest.raises(DatasetError, match="fries data payments"):
+        lab.payments(10)
+    with pytest.raises(DatasetError, match="fries data tpcds"):
+        lab.tpcds(100)
+
+
+def test_an_estimate_has_a_mean_and_its_interval() -> None:
+    found = estimate([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.303 / 3**0.5, abs=0.001)
+    assert estimate([1.0, 3.0] * 50).half == pytest.approx(2.04 * 1.005 / 10, abs=0.001)
+
+
+def test_one_value_has_no_interval() -> None:
+    assert str(estimate([0.5])) == "0.500"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (0.01234, "0.0123")],
+)
+def test_numbers_are_shown_with_three_digits(value: float, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_experiments_are_chosen_by_name_in_the_papers_order() -> None:
+    assert [one.name for one in chosen(["pruning", "choke", "choke"])] == ["choke", "pruning"]
+    assert chosen(["all"]) == chosen([]) == list(EXPERIMENTS.values())
+
+
+def test_an_unknown_experiment_is_refused_with_the_choices() -> None:
+    with pytest.raises(ExperimentError, match=r"chokes: there is no such experiment; .*choke"):
+        chosen(["chokes"])
+
+
+def test_an_unknown_profile_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="slow: there is no such profile"):
+        profile_of("slow")
+
+
+def test_parts_have_names_of_their_own_and_take_time() -> None:
+    for profile in (QUICK, PAPER):
+        for experiment in EXPERIMENTS.values():
+            parts = experiment.parts(profile)
+            assert len({part.name for part in parts}) == len(parts)
+            assert all(part.seconds > 0 for part in parts)
+
+
+def test_the_nearest_targets_upstream_are_seen_through_unions() -> None:
+    graph = graphs.w3(1)
+    targets = {"J5", "J6", "J7", "J8"}
+    assert set(nearest(graph, "J8", targets)) == {"J5", "J6", "J7"}
+    assert nearest(graph, "J5", targets) == []
+
+
+def _bench_is_what_a_lab_is(lab: Lab) -> Bench:
+    return lab
