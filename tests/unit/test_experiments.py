@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ class Counting:
         )
 
     def _parts(self, _: Profile) -> Sequence[Part]:
-        return [Part(name, 1.0, lambda bench, name=name: self._run(name)) for name in self.runs]
+        return [Part(name, 1.0, partial(self._run, name)) for name in self.runs]
 
-    def _run(self, name: str) -> dict[str, Any]:
+    def _run(self, name: str, _: Bench) -> dict[str, Any]:
         if name == self.broken:
             raise ExperimentError(name, "it is broken")
         self.runs[name] += 1
