@@ -209,9 +209,8 @@ class Flow:
     @property
     def versions(self) -> dict[str, int]:
         """By operator, how many updates were committed."""
-        committed = [] if self._engine is None else self._engine.server.committed()
-        targets = [name for order in committed for name in order.targets]
-        return {name: targets.count(name) for name in self._operators}
+        made = {} if self._engine is None else self._engine.server.updates()
+        return {name: made.get(name, 0) for name in self._operators}
 
     @property
     def stages(self) -> dict[str, int]:
@@ -252,7 +251,8 @@ class Flow:
 
         Of a query that was started with :meth:`start`, those of earlier drivers, too.
         """
-        return [] if self._engine is None else [entry_of(one) for one in self._engine.changes]
+        engine = self._engine
+        return [] if engine is None else [entry_of(one) for one in engine.server.history()]
 
     def audit(self) -> Verdict:
         """Check what has been recorded: that every change was all or nothing for every tuple."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fries.control.changes import Change
+from fries.control.changes import Summary
 from fries.protocol.controller import Phase
 
 
@@ -34,17 +34,15 @@ class Entry:
         return f"{self.number}. {self.time:%Y-%m-%d %H:%M:%S} {targets}: {self.state}{took}{note}"
 
 
-def entry_of(change: Change) -> Entry:
+def entry_of(change: Summary) -> Entry:
     """A change as its history tells it."""
-    order, failure = change.order, change.failure
-    reason = change.reason or ("" if failure is None else failure.problem)
     return Entry(
         change.number,
-        datetime.fromtimestamp(order.requested, UTC),
-        order.versions,
-        order.scheduler,
-        Phase.ROLLED_BACK.value if failure else change.phase.value,
+        datetime.fromtimestamp(change.requested, UTC),
+        change.versions,
+        change.scheduler,
+        Phase.ROLLED_BACK.value if change.failed else change.phase.value,
         change.delay,
-        order.note,
-        reason,
+        change.note,
+        change.reason,
     )

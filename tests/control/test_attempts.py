@@ -186,7 +186,7 @@ def test_a_commit_right_behind_the_answer_may_take_effect_before_the_first_row(
     answers: list[Go] = []
     task = threading.Thread(target=lambda: answers.append(client.begin(0, 0, 0)))
     task.start()
-    until(lambda: site.server._running.get(client.name) == 1)
+    until(lambda: site.server._batches.running(client.name) == 1)
     gate.set()
     until(lambda: change.phase is Phase.COMMITTED)
     looking.set()

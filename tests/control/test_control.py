@@ -582,7 +582,8 @@ def test_of_functions_that_were_replaced_only_migrations_are_kept(
         assert server.request(later).wait(time.monotonic() + PATIENCE)
         client.begin(number, 0, 0)
         client.ended(Ended(number, 0, 0, {}))
-    assert [one.payload for one in server.committed()] == [b"migrations", b"functions"]
+    kept = [change.order.payload for change in server.committed_changes()]
+    assert kept == [b"migrations", b"functions"]
 
 
 def test_a_change_for_the_boundary_does_not_wait_for_a_newcomer(

@@ -103,7 +103,7 @@ def test_nonsense_from_a_worker_ends_its_own_connection(
 def test_a_begin_for_every_task_that_never_ends(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.server.MOST_TASKS", 3)
+    monkeypatch.setattr("fries.control.batches.MOST_TASKS", 3)
     with Rogue(server.address, SECRET) as rogue:
         rogue.join()
         for number in range(4):

@@ -188,7 +188,7 @@ def test_a_new_driver_goes_on_where_the_last_one_left_off(site: Site) -> None:
     assert bad.phase is Phase.ABORTED
     site.change(client, model(b"three", "MC"))
     server = site.restart(finished=0)
-    assert [(c.number, c.phase) for c in server.changes] == [
+    assert [(c.number, c.phase) for c in server.history()] == [
         (1, Phase.DONE),
         (2, Phase.ABORTED),
         (3, Phase.DONE),
@@ -208,7 +208,7 @@ def test_a_change_without_a_commit_never_happened_after_a_restart(site: Site) ->
         site.server.request(order("FM"))
         site.files.wait_for("00000001.intent")
         server = site.restart()
-    (restored,) = server.changes
+    (restored,) = server.history()
     assert restored.phase is Phase.ABORTED
     assert restored.reason == "the driver ended before it was committed"
     _, engine = site.join()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from fries.control.changes import Change
+from fries.control.register import Register
 
 
 class Base:
@@ -46,7 +47,7 @@ class Base:
         """A worker is gone."""
         del self._told[worker]
 
-    def forget(self, changes: Mapping[int, Change], finished: int) -> Iterator[Change]:
+    def forget(self, changes: Register, finished: int) -> Iterator[Change]:
         """Forget what later changes have replaced for good; gives those replaced twice.
 
         Of those the log may forget the functions, too: it keeps the version before the last

@@ -6,9 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from fries.control.messages import Failed
 from fries.protocol.controller import Footprint, Phase
+
+MOST_REASON: Final = 1_000
+"""Characters of a reason that the history keeps: the traceback of a worker may be long."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,24 @@ class Order:
     """By target, how many updates it will have, for the log."""
     note: str = ""
     """What its author has to say about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the history tells of a change; small, for there may be many thousand."""
+
+    number: int
+    targets: tuple[str, ...]
+    versions: Mapping[str, int]
+    requested: float
+    """Seconds since 1970."""
+    scheduler: str
+    phase: Phase
+    failed: bool
+    """Whether its version failed on live rows, and it was taken back for that."""
+    delay: float | None
+    note: str
+    reason: str
 
 
 @dataclass
@@ -121,6 +143,23 @@ class Change:
         with self._moved:
             self._abandoned = True
             self._moved.notify_all()
+
+    def summary(self) -> Summary:
+        """What its history tells of it now."""
+        order = self.order
+        reason = self.reason or ("" if self.failure is None else self.failure.problem)
+        return Summary(
+            self.number,
+            order.targets,
+            order.versions,
+            order.requested,
+            order.scheduler,
+            self.phase,
+            self.failure is not None,
+            self.delay,
+            order.note,
+            reason[:MOST_REASON],
+        )
 
     def shrink(self) -> None:
         """Forget the functions: the change was aborted, or later ones have replaced them all."""

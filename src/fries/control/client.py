@@ -391,6 +391,7 @@ class ControlClient:
                     self._shipments.pop(change, None)
                     self._parts.pop(change, None)
                     if aborted:
+                        self._failed.pop(change, None)
                         self._engine.drop(change)
 
     def _load_all(self) -> None:

@@ -10,7 +10,6 @@ worker that does not answer makes a change fail after its timeout, and the job g
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +20,8 @@ from typing import Final, TypeVar
 
 from fries.control.attempts import Attempts, Place
 from fries.control.base import Base
-from fries.control.changes import Change, Order
+from fries.control.batches import Batches
+from fries.control.changes import Change, Order, Summary
 from fries.control.door import Door, Line
 from fries.control.growth import Growth
 from fries.control.ledger import Ledger
@@ -41,6 +41,7 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.peers import Peer
+from fries.control.register import Register
 from fries.control.tls import Tls
 from fries.errors import WireError
 from fries.protocol.controller import (
@@ -66,8 +67,6 @@ from fries.protocol.messages import Part, Prepare, Switched
 
 ANSWER_SECONDS: Final = 30.0
 """Until a caller gives up on an event loop that has stopped in this moment."""
-MOST_TASKS: Final = 1_000
-"""Tasks that a worker has begun and not ended: it runs one at a time, and a few may get lost."""
 MOST_FAILURES: Final = 200
 """Failures on live rows that are kept: one is enough to take a change back."""
 MOST_COUNTERS: Final = 100_000
@@ -98,11 +97,11 @@ class ControlServer:
         self._door = Door(secret, context, self._attend)
         self._controller = Controller()
         self._peers: dict[str, Peer] = {}
-        self._changes: dict[int, Change] = {}
+        self._changes = Register()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        """By change that is not over, when it must be prepared."""
         self._base = Base()
-        self._batch: int | None = None
-        self._finished = -1
-        """The newest batch that is known to be committed by Spark."""
+        self._batches = Batches()
         self._attempts = Attempts()
         self._ledger: Ledger | None = None
         self._growth = Growth()
@@ -110,10 +109,6 @@ class ControlServer:
         """Versions that failed on live rows since the query was started."""
         self.stuck: dict[str, Stuck] = {}
         """By worker, the function that has not returned for a while."""
-        self._jobs: set[int] = set()
-        """Batch jobs that count as the current batch."""
-        self._running: dict[str, int] = {}
-        """By worker, how many tasks it has begun and not ended."""
         self.counters: dict[str, Counts] = {}
         """By operator, what all tasks together have reported so far."""
         self._started: Future[None] = Future()
@@ -145,31 +140,31 @@ class ControlServer:
     @property
     def finished(self) -> int:
         """The newest batch that is known to be committed by Spark; -1: none."""
-        return self._finished
+        return self._batches.finished
 
-    @property
-    def changes(self) -> list[Change]:
+    def history(self) -> list[Summary]:
         """All changes that were ever requested, oldest first."""
-        return list(self._changes.values())
+        return self._changes.history()
 
     @property
     def in_transition(self) -> bool:
         """Whether some change is not over."""
         return bool(self._controller.changes)
 
-    def committed(self) -> list[Order]:
-        """The orders that were committed, oldest first."""
-        return [change.order for change in self.committed_changes()]
-
     def committed_changes(self) -> list[Change]:
-        """The changes that were committed and not taken back, oldest first."""
-        happened = (Phase.COMMITTED, Phase.DONE)
-        return [change for change in self.changes if change.phase in happened]
+        """The changes that were committed and not taken back, oldest first.
+
+        Without those that later ones have replaced for good.
+        """
+        return self._changes.happened()
+
+    def updates(self) -> dict[str, int]:
+        """By operator, how many updates were committed and not taken back."""
+        return self._changes.updates()
 
     def updates_of(self, operator: str) -> int:
         """How many updates of an operator were requested and not taken back."""
-        changes = (change for change in self._changes.values() if not change.taken_back)
-        return sum(operator in change.order.targets for change in changes)
+        return self._changes.requested(operator)
 
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
@@ -195,9 +190,7 @@ class ControlServer:
         """
 
         def drain() -> None:
-            if finished < math.inf:
-                self._finished = max(self._finished, int(finished))
-            if self._batch is None or self._batch <= finished:
+            if self._batches.rest(finished):
                 self._drain()
 
         self._ask(drain)
@@ -206,12 +199,14 @@ class ControlServer:
         """Go on where an earlier driver has left off; before any worker joins."""
 
         def take_over() -> None:
-            self._ledger, self._finished = ledger, finished
+            self._ledger, self._batches.finished = ledger, finished
             self._controller = replace(self._controller, last=last)
-            self._changes = {change.number: change for change in changes}
+            self._changes = Register(changes)
             for change in changes:
                 if change.phase is Phase.DONE:
                     self._base.add(change.number)
+                else:
+                    self._changes.close(change.number)
             self._forget_functions()
 
         self._ask(take_over)
@@ -226,9 +221,9 @@ class ControlServer:
         return self._ask(lambda: self._revoke(first, reason))
 
     def _revoke(self, first: int, reason: str) -> bool:
-        later = [c for c in self._changes.values() if c.number >= first and not c.taken_back]
+        later = [c for c in self._changes.whole if c.number >= first and not c.taken_back]
         happened = [c for c in later if c.phase in (Phase.COMMITTED, Phase.DONE)]
-        if not happened or any(change.since <= self._finished for change in happened):
+        if not happened or any(change.since <= self.finished for change in happened):
             return False
         for change in reversed(later):  # so that none of those that wait begins meanwhile
             if self._controller.change(change.number) is not None:
@@ -262,16 +257,16 @@ class ControlServer:
             raise WireError("the controller has stopped") from error
 
     def _forget_batch(self) -> None:
-        self._batch = None
-        self._jobs.clear()
+        self._batches.cut()
         self._attempts.forget()
         self.failures, self.stuck = [], {}
         self._release()
 
     def _submit(self, order: Order) -> Change:
         change = Change(self._controller.last + 1, order)
-        self._changes[change.number] = change
-        self._loop.call_later(order.timeout, self._drive, Expired(change.number))
+        self._changes.add(change)
+        late = self._loop.call_later(order.timeout, self._drive, Expired(change.number))
+        self._timers[change.number] = late
         if self._ledger is not None:
             self._ledger.intend(change.number, order)
         parts = ((ROLE, Part(order.targets, head=True)),)
@@ -300,7 +295,7 @@ class ControlServer:
             for active in self._controller.changes
             if active.decision in (Decision.ASKED, Decision.MADE)
         }
-        for change in self._changes.values():
+        for change in self._changes.whole:
             change.abandon(change.number in decided)
         if self._ledger is not None:
             self._ledger.close()
@@ -320,7 +315,7 @@ class ControlServer:
             peer.close()
             if self._peers.get(name) is peer:
                 self._base.leave(name)
-                self._running.pop(name, None)
+                self._batches.leave(name)
                 self.stuck.pop(name, None)
                 del self._peers[name]
                 self._drive(Left(name))
@@ -368,7 +363,7 @@ class ControlServer:
 
     def _end(self, name: str, ended: Ended) -> None:
         """A task ended. If it has switched inside, it waits to hear that this is noted."""
-        self._running[name] = max(0, self._running.get(name, 0) - 1)
+        self._batches.end(name)
         for number, moment in ended.last_old.items():
             if number in self._changes:
                 self._changes[number].used_old(moment)
@@ -389,20 +384,12 @@ class ControlServer:
 
     def _begin(self, name: str, task: Begin) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
-        if self._running.get(name, 0) >= MOST_TASKS:
-            raise WireError("a worker begins more tasks than it can run")
         batch = task.batch
-        if self._is_boundary(batch):
-            self._finished = max(self._finished, batch - 1)
-            self._batch = batch
+        if self._batches.begin(name, batch):
             self.failures = [failed for failed in self.failures if failed.batch == ANY_BATCH]
-            self._jobs.clear()
             self._attempts.forget()
             self._release()
             self._drain()
-        if batch < 0:
-            self._jobs.add(batch)
-        self._running[name] = self._running.get(name, 0) + 1
         active = self._controller.changes
         committed = tuple(c.number for c in active if c.phase is Phase.COMMITTED)
         place = Place(batch, task.execution, task.stage, task.partition)
@@ -413,16 +400,6 @@ class ControlServer:
         else:
             self._tell(name, Go(new, committed, *as_before))
 
-    def _is_boundary(self, batch: int) -> bool:
-        """Whether a batch begins with this task.
-
-        Micro-batches come one after the other, and a task of an older one may be late. Of batch
-        jobs (negative numbers) several may run together: those count as one batch.
-        """
-        if batch >= 0:
-            return self._batch is None or batch > self._batch
-        return batch not in self._jobs and not any(self._running.values())
-
     def _drain(self) -> None:
         """Make all that is committed the base, and forget functions that nobody needs."""
         for change in self._controller.changes:
@@ -432,11 +409,13 @@ class ControlServer:
         self._forget_functions()
 
     def _forget_functions(self) -> None:
-        """Forget what later changes have replaced for good."""
-        for change in self._base.forget(self._changes, self._finished):
+        """Forget what later changes have replaced for good; migrations are kept."""
+        for change in self._base.forget(self._changes, self.finished):
             if self._ledger is not None and not change.small_in_log:
                 change.small_in_log = True
                 self._ledger.shrink(change.number, change.order)
+            if not change.order.migrates:
+                self._changes.close(change.number)
 
     def _release(self) -> None:
         """Let changes that wait for a boundary be committed."""
@@ -466,17 +445,20 @@ class ControlServer:
         if phase is Phase.PREPARING:
             change.bit = self._free_bit()
         if phase is Phase.COMMITTED:
-            change.since = self._since()
+            change.since = self._batches.since
             self._growth.watch(change)
         change.move(phase, reason)
-        if change.over and self._ledger is not None:
-            self._ledger.end(change)
+        if change.over:
+            self._end_change(change)
 
-    def _since(self) -> int:
-        """The batch in which a change that is committed now takes effect, or an older one."""
-        if self._batch is not None and self._batch < 0:
-            return -1  # a batch job has no batches that could be taken back
-        return max(self._finished + 1, self._batch or 0)
+    def _end_change(self, change: Change) -> None:
+        """A change is over: nobody waits for it, and if it never happened nobody needs it."""
+        if change.number in self._timers:
+            self._timers.pop(change.number).cancel()
+        if self._ledger is not None:
+            self._ledger.end(change)
+        if change.taken_back:
+            self._changes.close(change.number)
 
     def _decide(self, number: int) -> None:
         """Have a commit written; go on when it is safe."""
@@ -486,7 +468,7 @@ class ControlServer:
             with suppress(RuntimeError):  # the loop has ended: the log tells the next driver
                 self._loop.call_soon_threadsafe(self._drive, Decided(number, problem))
 
-        self._ledger.commit(number, self._since(), then)
+        self._ledger.commit(number, self._batches.since, then)
 
     def _free_bit(self) -> int:
         """A bit that no change in transition uses; the machine sees to it that there is one."""

@@ -144,7 +144,7 @@ class Engine:
         known = None if self._checkpoint is None else self._checkpoint.folder
         if known == folder:
             return
-        if known is not None or self.server.changes:
+        if known is not None or self.server.history():
             place = known or "of the query that it ran with"
             raise TraitError(
                 f"flow {self._flow.name!r}",
@@ -339,15 +339,11 @@ class Engine:
                 f"flow {self._flow.name!r}",
                 "it records nothing; make it with Flow(..., audit=folder)",
             )
-        plans = (order.targets for order in self.server.committed())
+        happened = (Phase.COMMITTED, Phase.DONE)
+        plans = (one.targets for one in self.server.history() if one.phase in happened)
         return check_trace(
             audit.read(self._session.audit, self._session.operators, updates_of(plans))
         )
-
-    @property
-    def changes(self) -> list[Change]:
-        """All changes that were ever requested, oldest first."""
-        return self.server.changes
 
     def stop(self) -> None:
         """Close the control channel."""
