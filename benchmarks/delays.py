@@ -1,11 +1,20 @@
-"""How fast a change arrives: Fries, beside the mini-batch boundary and a restart."""
+"""How fast a change arrives: Fries, beside the mini-batch boundary and a restart.
+
+Rows cost processor time. With a worker on every core, the driver and the messages must wait for
+the operating system to make room for them; so it is measured with one core left for the driver
+and with none, and beside it how long a message and its answer take between two other processes.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +27,14 @@ COSTS_MS: Final = (0.1, 2.0, 25.0)
 CHANGES_PER_JOB: Final = 50
 """A batch job is one batch, and at most 63 changes can be in transition in it."""
 JOBS: Final = 4
-BASELINES: Final = ("mini_batch", "restart")
+RESTART: Final = "restart"
+BASELINES: Final = ("mini_batch", RESTART)
 BATCH_SECONDS: Final = 5.0
 """Work in one micro-batch of the baselines, on each of two workers."""
 REPEATS: Final = 5
+WORKERS: Final = (1, 2)
+"""On two cores: with one left for the driver, and with none."""
+PINGS: Final = 400
 NumberedRow = dict[str, Any]
 
 
@@ -30,6 +43,7 @@ class Delay:
     """Delays of reconfigurations of two operators while rows cost so much."""
 
     scheduler: str
+    workers: int
     cost_ms: float
     changes: int
     p50_ms: float
@@ -55,7 +69,7 @@ def keep(version: int) -> Callable[[NumberedRow], NumberedRow]:
     return lambda row: {**row, "b": version}
 
 
-def fries(spark: SparkSession, cost_ms: float) -> Delay:
+def fries(spark: SparkSession, workers: int, cost_ms: float) -> Delay:
     """Fire changes at random moments of a running job, several jobs in a row."""
     found: list[float] = []
     switches: list[float] = []
@@ -63,28 +77,33 @@ def fries(spark: SparkSession, cost_ms: float) -> Delay:
     for job in range(JOBS):
         flow = Flow(f"delay-{cost_ms}-{job}")
         seconds = CHANGES_PER_JOB * (0.06 + cost_ms / 1000) * 1.5 + 4
-        rows = spark.range(0, int(2 * seconds / (cost_ms / 1000)), 1, 2)
+        rows = spark.range(0, int(workers * seconds / (cost_ms / 1000)), 1, workers)
         stream = flow.source("rows", rows.selectExpr("id", "0L AS a", "0L AS b"))
         frame = flow.output(stream.map("A", busy(cost_ms, 0)).map("B", keep(0)))
         running = threading.Thread(target=drain, args=(frame,))
         running.start()
-        wait_until(lambda flow=flow: len(flow.workers) == 2)
+        wait_until(lambda flow=flow: len(flow.workers) == workers)
         time.sleep(2.0)  # the first rows wait for imports
         for version in range(1, CHANGES_PER_JOB + 1):
             time.sleep(float(random.uniform(0.01, 0.05)) + cost_ms / 1000)
             change = flow.reconfigure({"A": busy(cost_ms, version), "B": keep(version)})
             change.wait(30)
-            if len(change.switches) == 2:
+            if len(change.switches) == workers:
                 found.append((change.delay or 0.0) * 1000)
                 switches.append((change.switch_delay or 0.0) * 1000)
         running.join()
         flow.stop()
     p99 = percentile(switches, 99)
-    return Delay("fries", cost_ms, len(found), percentile(found, 50), percentile(found, 99), p99)
+    both = percentile(found, 50), percentile(found, 99)
+    return Delay("fries", workers, cost_ms, len(found), *both, p99)
 
 
 def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
-    """Fire changes at random moments of micro-batches that take a few seconds each."""
+    """Fire changes at random moments of micro-batches that take a few seconds each.
+
+    A restart throws its micro-batch away, so that the old version ends at once: it counts until
+    a row is processed by the new one.
+    """
     found: list[float] = []
     random = np.random.default_rng(1)
     rows = max(2, int(2 * BATCH_SECONDS / (cost_ms / 1000)))
@@ -98,18 +117,66 @@ def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
         wait_until(lambda: flow.counters.get("A"))
         for version in range(1, REPEATS + 1):
             time.sleep(float(random.uniform(0.5, BATCH_SECONDS)))
-            updates = {"A": busy(cost_ms, version), "B": keep(version)}
+            first_use = where / f"first-{version}"
+            updates = {"A": noted(busy(cost_ms, version), first_use), "B": keep(version)}
+            requested = time.time()
             change = flow.reconfigure(updates, scheduler)
             change.wait(60)
-            found.append((change.delay or 0.0) * 1000)
+            wait_until(first_use.exists)
+            used = first_use.stat().st_mtime - requested if scheduler == RESTART else 0.0
+            found.append(max(change.delay or 0.0, used) * 1000)
         flow.stop()
-    return Delay(scheduler, cost_ms, len(found), percentile(found, 50), percentile(found, 99))
+    return Delay(scheduler, 2, cost_ms, len(found), percentile(found, 50), percentile(found, 99))
+
+
+def noted(
+    function: Callable[[NumberedRow], NumberedRow], path: Path
+) -> Callable[[NumberedRow], NumberedRow]:
+    """A function that leaves a file when it is first used."""
+
+    def wrapped(row: NumberedRow) -> NumberedRow:
+        if not path.exists():
+            path.touch()
+        return function(row)
+
+    return wrapped
+
+
+def answer_p99(busy_processes: int) -> float:
+    """How long a byte and its answer take between two processes while others compute, in ms."""
+    here, there = socket.socketpair()
+    children = [multiprocessing.Process(target=_burn) for _ in range(busy_processes)]
+    children.append(multiprocessing.Process(target=_echo, args=(there,)))
+    for child in children:
+        child.start()
+    random = np.random.default_rng(0)
+    took = []
+    for _ in range(PINGS):
+        time.sleep(float(random.uniform(0.005, 0.03)))
+        start = time.perf_counter()
+        here.send(b"?")
+        here.recv(1)
+        took.append((time.perf_counter() - start) * 1000)
+    for child in children:
+        child.kill()
+        child.join()
+    return percentile(took, 99)
+
+
+def _burn() -> None:
+    while os.getppid() > 1:
+        sum(range(1000))
+
+
+def _echo(sock: socket.socket) -> None:
+    while data := sock.recv(1):
+        sock.send(data)
 
 
 def delays(spark: SparkSession) -> list[Delay]:
     """Every cost and every way."""
-    found = []
+    found: list[Delay] = []
     for cost_ms in COSTS_MS:
-        found.append(fries(spark, cost_ms))
+        found.extend(fries(spark, workers, cost_ms) for workers in WORKERS)
         found.extend(baseline(spark, scheduler, cost_ms) for scheduler in BASELINES)
     return found

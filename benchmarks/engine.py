@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.delays import Delay, delays
+from benchmarks.delays import WORKERS, Delay, answer_p99, delays
 from benchmarks.engine_plot import plot
 from benchmarks.memory import Memory, memory
 from benchmarks.model import Swap, swap
@@ -60,6 +60,10 @@ def main() -> None:
         found_delays = delays(spark)
         record["delays"] = [asdict(delay) for delay in found_delays]
         console.print(_delays_table(found_delays))
+        answers = {str(count): answer_p99(count) for count in (0, *WORKERS)}
+        record["answer_p99_ms"] = answers
+        said = ", ".join(f"{ms:.1f} ms with {count}" for count, ms in answers.items())
+        console.print(f"p99 of a message and its answer, by number of busy processes: {said}")
     spark.stop()
     _keep(record)
     console.print(f"kept in {OUT / 'bench-engine.json'} and {OUT / 'bench-engine.png'}")
@@ -114,6 +118,7 @@ def _delays_table(found: list[Delay]) -> Table:
     table = Table(
         "ms per row",
         "scheduler",
+        "busy workers",
         "changes",
         "p50 ms",
         "p99 ms",
@@ -122,7 +127,7 @@ def _delays_table(found: list[Delay]) -> Table:
     )
     for row in found:
         switch = "" if row.switch_p99_ms is None else f"{row.switch_p99_ms:.1f}"
-        cells = f"{row.cost_ms:g}", row.scheduler, str(row.changes)
+        cells = f"{row.cost_ms:g}", row.scheduler, str(row.workers), str(row.changes)
         table.add_row(*cells, f"{row.p50_ms:,.1f}", f"{row.p99_ms:,.1f}", switch)
     return table
 

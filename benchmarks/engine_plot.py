@@ -31,7 +31,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
 def _delays(axis: Axes, rows: list[dict[str, Any]]) -> None:
     costs = sorted({row["cost_ms"] for row in rows})
     for place, scheduler in enumerate(COLOURS):
-        found = {row["cost_ms"]: row for row in rows if row["scheduler"] == scheduler}
+        found = {row["cost_ms"]: row for row in reversed(rows) if row["scheduler"] == scheduler}
         places = [index + place * 0.27 for index, cost in enumerate(costs) if cost in found]
         heights = [found[cost]["p50_ms"] for cost in costs if cost in found]
         above = [found[cost]["p99_ms"] - found[cost]["p50_ms"] for cost in costs if cost in found]

@@ -15,7 +15,6 @@ Run it with ``make demo``. It needs no services and takes less than two minutes.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 import fries
+from fries.spark.local import stderr_to
 from fries.workloads.payments import DDL, SCHEMA, Payments, payments
 
 CORES: Final = 2
@@ -420,19 +420,6 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def stderr_to(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile write their errors to a file."""
-    terminal = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
 
 
 def write_payments(folder: Path) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local"
 """Spark in this process, with as many cores as a part wants workers."""
+LOG: Final = "spark.log"
+"""Beside the parts: what Spark and its workers write to the terminal otherwise."""
 
 
 class Lab:
@@ -135,7 +137,7 @@ class Lab:
         from fries.spark.sessions import experiment_session
 
         master = f"local[{workers}]" if self._master == LOCAL else self._master
-        return experiment_session(master, workers)
+        return experiment_session(master, workers, self._parts / LOG)
 
 
 def machine() -> dict[str, Any]:

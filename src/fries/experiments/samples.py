@@ -41,10 +41,13 @@ def two_models(bench: Bench) -> TwoModels:
 
 
 def _with_payments(users: DataFrame, payments: int) -> DataFrame:
-    """The first users, until they have so many payments."""
-    sizes = users.selectExpr("size(payments) AS n", "user").orderBy("user").collect()
+    """Users in a fixed random order, until they have so many payments."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
+
+    order = "xxhash64(user)"
+    sizes = users.selectExpr("size(payments) AS n", f"{order} AS place").orderBy("place").collect()
     count, total = 0, 0
     while count < len(sizes) and total < payments:
         total += sizes[count]["n"]
         count += 1
-    return users.orderBy("user").limit(count)
+    return users.orderBy(F.expr(order)).limit(count)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import SparkSession
 
+from fries.spark.local import stderr_to
 from fries.spark.plan import ROCKSDB
 
 
-def experiment_session(master: str, partitions: int) -> SparkSession:
-    """A session with so many partitions behind every exchange."""
+def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
+    """A session with so many partitions behind every exchange; Spark's own words go to a log."""
     builder = SparkSession.builder.master(master).appName("fries bench")
     for name, value in {
         "spark.ui.enabled": "false",
@@ -19,4 +22,5 @@ def experiment_session(master: str, partitions: int) -> SparkSession:
         "spark.sql.adaptive.enabled": "false",
     }.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with stderr_to(log):
+        return builder.getOrCreate()
