@@ -61,7 +61,16 @@ class Layout:
 
     def physical(self, edge: int, column: str) -> str:
         """Under which name a column of an edge travels."""
-        return next(one.physical for one in self._edges[edge] if one.logical.name == column)
+        return self.column(edge, column).physical
+
+    def column(self, edge: int, name: str) -> Column:
+        """How a column of an edge travels."""
+        return next(one for one in self._edges[edge] if one.logical.name == name)
+
+    def null_bit(self, column: Column) -> tuple[str, int]:
+        """Where it is noted that a value of a filled column is null: a mask and a bit of it."""
+        mask, bit = divmod(column.bit, MASK_BITS)
+        return self._masks[mask], bit
 
     def encode(self, edge: int, chunk: Chunk) -> pa.RecordBatch:
         """Rows of an edge as flat rows."""
@@ -106,8 +115,8 @@ class Layout:
         values = column.codec.decode(rows.column(column.physical))
         if column.bit < 0:
             return values
-        mask, bit = divmod(column.bit, MASK_BITS)
-        missing = integers(rows.column(self._masks[mask])) >> bit & 1
+        mask, bit = self.null_bit(column)
+        missing = integers(rows.column(mask)) >> bit & 1
         if not missing.any():
             return values
         masked: Array = pc.if_else(pa.array(missing.astype(bool)), None, values)
@@ -143,7 +152,8 @@ class Result:
     """The rows that the flow gives: one output as it is, several with their name."""
 
     def __init__(self, outputs: Mapping[int, tuple[str, pa.Schema]]) -> None:
-        self._outputs = dict(outputs)
+        self.outputs = dict(outputs)
+        """By edge, the name of the output and its columns."""
         schemas = [schema for _, schema in outputs.values()]
         if len(schemas) == 1:
             self.schema: pa.Schema = schemas[0]
@@ -153,8 +163,8 @@ class Result:
 
     def encode(self, edge: int, chunk: Chunk) -> pa.RecordBatch:
         """Rows of an output edge as the user gets them."""
-        name, schema = self._outputs[edge]
-        if len(self._outputs) == 1:
+        name, schema = self.outputs[edge]
+        if len(self.outputs) == 1:
             return chunk.batch
         size = len(chunk)
         arrays = [

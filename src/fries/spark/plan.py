@@ -17,17 +17,17 @@ from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 
 from fries.runtime.layout import EDGE, GROUP, HASH, OPERATOR, Layout, Result
 from fries.spark.order import has_fixed_order
-from fries.spark.schemas import spark_schema
+from fries.spark.schemas import column, spark_schema
 from fries.spark.stateful import GroupedStage
 from fries.spark.tasks import (
     Session,
     ShuffledStage,
     SortedStage,
     SourceStage,
-    Unpacking,
     Work,
     source_column,
 )
+from fries.spark.unpacking import unpacked
 from fries.stages import Exchange, PhysicalFlow, PhysicalStage
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -104,9 +104,7 @@ class Planner:
             outputMode="append",
             timeMode="none",
         )
-        if not last:
-            return made
-        return made.mapInArrow(Unpacking(leaving, self._result), spark_schema(self._result.schema))
+        return unpacked(made, leaving, self._result) if last else made
 
     def _with_keys(self, frame: DataFrame, stage: PhysicalStage, takes: Layout) -> DataFrame:
         """Say where each row must go: the hash of its key, its operator and its key group."""
@@ -117,7 +115,7 @@ class Planner:
             if spec is None or spec.keying is None:
                 continue
             mine = F.col(EDGE) == edge.number
-            columns = [_column(takes.physical(edge.number, c)) for c in spec.keying.columns]
+            columns = [column(takes.physical(edge.number, c)) for c in spec.keying.columns]
             operator = F.when(mine, F.lit(spec.name)).otherwise(operator)
             key = F.xxhash64(*columns) if columns else F.lit(0).cast("long")
             hashed = F.when(mine, key).otherwise(hashed)
@@ -134,12 +132,8 @@ def _union(left: DataFrame, right: DataFrame) -> DataFrame:
     return left.unionByName(right, allowMissingColumns=True)
 
 
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
 def _named(name: str, alias: str) -> Column:
-    return _column(name).alias(alias)
+    return column(name).alias(alias)
 
 
 def _need_rocksdb(session: SparkSession) -> None:

@@ -1,8 +1,10 @@
-"""Schemas between Spark and Arrow."""
+"""Schemas between Spark and Arrow, and columns by name."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
@@ -24,3 +26,8 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 def spark_schema(schema: pa.Schema) -> StructType:
     """An Arrow schema as a Spark schema."""
     return from_arrow_schema(schema)
+
+
+def column(name: str) -> Column:
+    """A column of any name, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")
