@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks.chaos.killer import Application, CrashRun, Outcome
+from benchmarks.chaos.applications import Separate
+from benchmarks.chaos.killer import CrashRun, Outcome
 from benchmarks.chaos.report import markdown
 from benchmarks.chaos.scenario import Moment, Scenario, Victim
 from benchmarks.cluster import Cluster
@@ -33,14 +34,14 @@ def matrix(
     outcomes: list[Outcome] = []
     try:
         with Cluster() as cluster:
-            application = Application(cluster, folder)
+            application = Separate(cluster.guard, cluster.settings, folder)
             for number, (victim, moment) in zip(range(runs), cells, strict=False):
                 if time.monotonic() > deadline:
                     break
                 place = folder / str(number)
                 place.mkdir()
                 scenario = Scenario(seed + number, victim, moment)
-                outcomes.append(CrashRun(cluster, application, scenario, place).run())
+                outcomes.append(CrashRun(application, scenario, place).run())
                 _tell(outcomes[-1])
                 shutil.rmtree(place)
     finally:
