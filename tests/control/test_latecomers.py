@@ -16,21 +16,9 @@ from fries.control.peers import MOST_UNREAD, PIECE_BYTES
 from fries.control.server import ControlServer
 from fries.errors import WireError
 from fries.protocol.controller import Phase
+from tests.control.fakes import PATIENCE, SECRET, FakeEngine, Join, Stubborn, order, until
 from tests.control.rogue import Rogue
 from tests.control.sites import Site, batch
-from tests.control.test_control import (
-    PATIENCE,
-    SECRET,
-    FakeEngine,
-    Join,
-    Stubborn,
-    join,
-    order,
-    server,
-    until,
-)
-
-__all__ = ["join", "server"]  # fixtures
 
 LARGE = MOST_UNREAD // 2 + PIECE_BYTES + 1
 """Bytes of a change of which two are more than may wait for a worker."""
