@@ -39,6 +39,10 @@ class Moment(StrEnum):
     LOG_WRITE = "during log writing"
 
 
+CELLS: Final = tuple((victim, moment) for victim in Victim for moment in Moment)
+"""Of the crash matrix, in the order in which they come."""
+
+
 class Kind(StrEnum):
     """What a driver tells."""
 
