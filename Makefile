@@ -43,7 +43,7 @@ bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Sp
 consistency: $(STAMP) java  ## every scheduler over 100,000 audited tuples on a local Spark
 	$(BIN)/python -m benchmarks.consistency
 
-chaos: $(STAMP) java  ## kill workers, executors and drivers on a local cluster, 210 times (an hour or two)
+chaos: $(STAMP) java  ## kill workers, executors and drivers on a local cluster, 210 times, in as many sittings as you like
 	$(BIN)/python -m benchmarks.chaos
 
 soak: $(STAMP) java  ## an hour of changes: memory, threads and files must not grow

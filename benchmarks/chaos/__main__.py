@@ -1,76 +1,76 @@
-"""The crash matrix: ``python -m benchmarks.chaos --runs 200 --seed 0 --minutes 120``.
+"""The crash matrix: ``python -m benchmarks.chaos --runs 210 --seed 0 --minutes 120``.
 
-Cells of the matrix come in turns, so a matrix that runs out of time is thin and not partial. Run
-number n has seed ``seed + n``: ``--seed`` with ``--runs 1`` and its cell repeats a failure.
+Its table is kept in ``out/``, and the same command goes on with it: a matrix can be collected over
+several sittings. Cells come in turns, so a matrix that runs out of time is thin and not partial.
+Run number n has seed ``seed + n``; ``--repeat n`` makes it once more, after a repair for instance.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.chaos.killer import Application, CrashRun, Outcome
-from benchmarks.chaos.report import markdown
-from benchmarks.chaos.scenario import Moment, Scenario, Victim
+from benchmarks.chaos.applications import Separate
+from benchmarks.chaos.killer import CrashRun, Outcome
+from benchmarks.chaos.scenario import Moment, Victim
+from benchmarks.chaos.table import Table, scenario
 from benchmarks.cluster import Cluster
 
-OUT: Final = Path("out/chaos.md")
+OUT: Final = Path("out")
 
 
-def matrix(
-    runs: int, seed: int, minutes: float, victims: list[Victim], moments: list[Moment]
-) -> list[Outcome]:
-    """Crash runs until there are enough of them, or the time is over."""
+def collect(table: Table, seed: int, numbers: Iterable[int], minutes: float) -> None:
+    """Make crash runs until the time is over; all on one cluster, by one driver while it lives."""
     deadline = time.monotonic() + 60 * minutes
-    cells = itertools.cycle(itertools.product(victims, moments))
     folder = Path(tempfile.mkdtemp(prefix="fries-chaos-"))
-    outcomes: list[Outcome] = []
     try:
         with Cluster() as cluster:
-            application = Application(cluster, folder)
-            for number, (victim, moment) in zip(range(runs), cells, strict=False):
+            application = Separate(cluster.guard, cluster.settings, folder)
+            for number in numbers:
                 if time.monotonic() > deadline:
                     break
                 place = folder / str(number)
                 place.mkdir()
-                scenario = Scenario(seed + number, victim, moment)
-                outcomes.append(CrashRun(cluster, application, scenario, place).run())
-                _tell(outcomes[-1])
+                outcome = CrashRun(application, scenario(seed, number), place).run()
+                table.add(number, outcome)
+                _tell(number, outcome)
                 shutil.rmtree(place)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return outcomes
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(number: int, outcome: Outcome) -> None:
     where = outcome.scenario
     word = "passed" if outcome.passed else "FAILED"
-    print(f"seed {where.seed}: {where.victim}, {where.moment}: {word}", flush=True)
+    took = f"{word} after {outcome.seconds:.1f} s"
+    print(f"run {number}: {where.victim}, {where.moment}: {took}", flush=True)
 
 
 def main() -> None:
-    """Run the matrix and write its table."""
+    """Go on with the matrix, and show its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos")
     parser.add_argument("--runs", type=int, default=210)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=150.0)
     parser.add_argument("--victim", choices=[one.name.lower() for one in Victim])
     parser.add_argument("--moment", choices=[one.name.lower() for one in Moment])
+    parser.add_argument("--repeat", type=int, metavar="N", help="make run N again")
     given = parser.parse_args()
     victims = [Victim[given.victim.upper()]] if given.victim else list(Victim)
     moments = [Moment[given.moment.upper()]] if given.moment else list(Moment)
-    outcomes = matrix(given.runs, given.seed, given.minutes, victims, moments)
-    table = markdown(outcomes)
-    print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(table)
-    if not all(outcome.passed for outcome in outcomes):
+    table = Table(OUT, given.seed)
+    missing = table.missing(given.runs, victims, moments)
+    numbers = missing if given.repeat is None else [given.repeat]
+    if numbers:
+        collect(table, given.seed, numbers, given.minutes)
+    print(table.text())
+    if not all(outcome.passed for outcome in table.outcomes):
         sys.exit("a crash was not survived")
 
 

@@ -161,6 +161,13 @@ class Driver:
             self._tell(kind, batch=self._batch)
 
 
+def drive(spark: SparkSession, folder: Path) -> None:
+    """Run what is in a folder, from wherever its checkpoint stands."""
+    scenario = Scenario.read(folder)
+    with torn_log(folder, scenario):
+        Driver(spark, folder, scenario).run()
+
+
 @contextmanager
 def torn_log(folder: Path, scenario: Scenario) -> Iterator[None]:
     """If that is the moment: the log stops in the middle of a record until the kill."""
@@ -187,10 +194,7 @@ def main() -> None:
     settings = json.loads(parser.parse_args().settings.read_text())
     spark = configured(SparkSession.builder, settings).getOrCreate()
     for line in sys.stdin:
-        folder = Path(line.strip())
-        scenario = Scenario.read(folder)
-        with torn_log(folder, scenario):
-            Driver(spark, folder, scenario).run()
+        drive(spark, Path(line.strip()))
     spark.stop()
 
 

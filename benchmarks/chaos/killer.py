@@ -5,16 +5,13 @@ Executors and Python workers are started again by Spark; a driver is started aga
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.chaos import workload
+from benchmarks.chaos.applications import Application
 from benchmarks.chaos.driver import VERSION
 from benchmarks.chaos.oracle import problems
 from benchmarks.chaos.scenario import (
@@ -27,14 +24,11 @@ from benchmarks.chaos.scenario import (
     killed,
     mark_killed,
 )
-from benchmarks.cluster import Cluster, environment
-from benchmarks.processes import end_sessions, kill
+from benchmarks.processes import kill
 
 RUN_SECONDS: Final = 300.0
 """Until a run that has not ended counts as failed: a busy machine takes a third of it."""
 POLL_SECONDS: Final = 0.003
-LOG_LINES: Final = 25
-"""Lines of a driver's log that are shown where it failed by itself."""
 BUSY_SWITCHES: Final = 5
 """A Python worker that gave up its core so many times within :data:`BUSY_SECONDS` is at work."""
 BUSY_SECONDS: Final = 0.03
@@ -59,65 +53,11 @@ class Outcome:
         return self.was_killed and not self.problems
 
 
-class Application:
-    """The driver's process on a cluster; one that has died is started again when it is needed."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self._cluster, self._folder = cluster, folder
-        self._numbers = itertools.count()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = folder / "none.log"
-        self._settings = folder / "settings.json"
-        self._settings.write_text(json.dumps(cluster.settings))
-
-    @property
-    def pid(self) -> int:
-        """Of the newest process."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process is not None and self._process.poll() is None
-
-    def run(self, folder: Path) -> None:
-        """Let it run what is in a folder."""
-        if not self.alive:
-            self.end()
-            self._log = self._folder / f"driver-{next(self._numbers)}.log"
-            command = (sys.executable, "-m", "benchmarks.chaos.driver")
-            self._process = self._cluster.guard.start(
-                [*command, "--settings", str(self._settings)],
-                self._log,
-                environment(),
-                stdin=subprocess.PIPE,
-            )
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{folder}\n".encode())
-        self._process.stdin.flush()
-
-    def end(self) -> None:
-        """End what is left of it, its Java process included."""
-        if self._process is not None:
-            end_sessions({self._process.pid})
-            self._process.wait()
-
-    def story(self) -> str:
-        """The end of its log."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES:])
-
-
 class CrashRun:
-    """A scenario on a cluster, in a folder of its own."""
+    """A scenario with an application, in a folder of its own."""
 
-    def __init__(
-        self, cluster: Cluster, application: Application, scenario: Scenario, folder: Path
-    ) -> None:
-        self._cluster, self._application = cluster, application
-        self._scenario, self._folder = scenario, folder
+    def __init__(self, application: Application, scenario: Scenario, folder: Path) -> None:
+        self._application, self._scenario, self._folder = application, scenario, folder
 
     def run(self) -> Outcome:
         """From the start of the query to the verdict."""
@@ -176,14 +116,8 @@ class CrashRun:
 
     def _victims(self) -> list[int]:
         """Whom to choose from: Python workers at work, if there are any."""
-        match self._scenario.victim:
-            case Victim.DRIVER:
-                return [self._application.pid]
-            case Victim.EXECUTOR:
-                return self._cluster.executors()
-            case Victim.PYTHON:
-                pids = self._cluster.python_workers()
-                return busy(pids) or pids
+        pids = self._application.pids(self._scenario.victim)
+        return pids if self._scenario.victim is not Victim.PYTHON else busy(pids) or pids
 
 
 def busy(pids: list[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from benchmarks.chaos.killer import Outcome
-from benchmarks.chaos.scenario import Moment, Victim
+from benchmarks.chaos.scenario import CELLS, Moment, Victim
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
@@ -17,7 +17,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "| victim | moment | runs | passed | failed (seed) | mean s |",
         "|---|---|---:|---:|---|---:|",
-        *(_line(victim, moment, cells[victim, moment]) for victim, moment in _in_order(cells)),
+        *(_line(*cell, cells[cell]) for cell in CELLS if cell in cells),
     ]
     failed = [outcome for outcome in outcomes if not outcome.passed]
     count = len(outcomes)
@@ -25,10 +25,6 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     for outcome in failed:
         lines += ["", *_story(outcome)]
     return "\n".join(lines) + "\n"
-
-
-def _in_order(cells: dict[tuple[Victim, Moment], list[Outcome]]) -> list[tuple[Victim, Moment]]:
-    return [(victim, moment) for victim in Victim for moment in Moment if (victim, moment) in cells]
 
 
 def _line(victim: Victim, moment: Moment, outcomes: list[Outcome]) -> str:

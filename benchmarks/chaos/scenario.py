@@ -39,6 +39,10 @@ class Moment(StrEnum):
     LOG_WRITE = "during log writing"
 
 
+CELLS: Final = tuple((victim, moment) for victim in Victim for moment in Moment)
+"""Of the crash matrix, in the order in which they come."""
+
+
 class Kind(StrEnum):
     """What a driver tells."""
 
@@ -155,13 +159,13 @@ class Teller:
     """The driver's end: tells events, and waits in the moment of the kill."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
-        self._file = (folder / "events.jsonl").open("a")
         self._folder, self._scenario = folder, scenario
 
     def tell(self, kind: Kind, **fields: object) -> None:
         """Write an event, at once."""
-        self._file.write(json.dumps({"event": kind, "time": time.time(), **fields}) + "\n")
-        self._file.flush()
+        line = json.dumps({"event": kind, "time": time.time(), **fields}) + "\n"
+        with (self._folder / "events.jsonl").open("a") as file:
+            file.write(line)
         mine = fields.get("batch", self._scenario.changed_batch) == self._scenario.changed_batch
         if kind in HELD and kind is TRIGGERS[self._scenario.moment] and mine:
             deadline = time.monotonic() + HOLD_SECONDS

@@ -256,6 +256,8 @@ class OperatorError(FriesError):
     """The row it failed on, shortened, if there was just one."""
     story: str = ""
     """The traceback."""
+    change: int | None = None
+    """The change whose migration failed; ``None`` if it was no migration."""
 
     def __str__(self) -> str:
         row = f" on {self.row}" if self.row else ""

@@ -10,8 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from fries.control.client import ControlClient
+from fries.control.server import ControlServer
 from fries.control.tls import Tls
+from tests.control.fakes import SECRET, FakeEngine, Join
 from tests.control.sites import Site
+
+
+@pytest.fixture
+def server() -> Iterator[ControlServer]:
+    running = ControlServer("fraud", SECRET)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def join(server: ControlServer) -> Iterator[Join]:
+    clients: list[ControlClient] = []
+
+    def connect(held: bool = False) -> tuple[ControlClient, FakeEngine]:
+        engine = FakeEngine()
+        if held:
+            engine.loading.acquire()
+        clients.append(ControlClient(server.address, SECRET, "fraud", engine))
+        return clients[-1], engine
+
+    yield connect
+    for client in clients:
+        client.close()
 
 
 @pytest.fixture

@@ -52,9 +52,13 @@ class Rogue:
         """Send anything, well sealed."""
         self.socket.sendall(self.sealer.seal(body))
 
+    def hello(self, name: str = "rogue", flow: str = "fraud") -> None:
+        """Say hello."""
+        self.say(Hello(flow, name))
+
     def join(self, name: str = "rogue", flow: str = "fraud") -> None:
         """Say hello and be welcome."""
-        self.say(Hello(flow, name))
+        self.hello(name, flow)
         while not isinstance(self.hear(), Welcome):
             pass
 

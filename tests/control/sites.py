@@ -11,7 +11,7 @@ from fries.control.messages import Ended, Go
 from fries.control.server import ControlServer
 from fries.log.log import Log
 from fries.spark.recovery import _restored
-from tests.control.test_control import SECRET, FakeEngine, order, until
+from tests.control.fakes import SECRET, FakeEngine, order, until
 from tests.files import SHAPE, MemoryFiles
 
 

@@ -12,8 +12,8 @@ from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import WireError
 from fries.protocol.controller import Phase
+from tests.control.fakes import order, until
 from tests.control.sites import Site
-from tests.control.test_control import order, until
 from tests.files import hold
 
 HERE = Place(batch=3, execution=0, stage=1, partition=2)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import pytest
 
-from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Cut, Ended, Go
 from fries.control.seal import new_secret
@@ -19,111 +16,15 @@ from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, frame
 from fries.errors import AuthenticationError, WireError
 from fries.protocol.controller import Phase
-
-SECRET = new_secret()
-PATIENCE = 20.0
-"""Seconds until a test gives up waiting: only a bug takes that long."""
-SETTLED = frozenset({Phase.COMMITTED, Phase.DONE, Phase.ABORTED})
-
-
-class FakeEngine:
-    """Notes what it is told; payload ``b"bad"`` cannot be loaded."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
-        self.parts: dict[int, list[bytes]] = {}
-        self.loading = threading.Lock()
-        """Held by a test that wants loading to take long."""
-        self._more = threading.Condition()
-
-    def define(self, definition: bytes, skipped: dict[str, int]) -> None:  # noqa: ARG002
-        """Begin with nothing."""
-        assert definition == b""
-
-    def load(
-        self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview] = ()
-    ) -> None:
-        """Load, unless the payload is bad."""
-        assert 0 <= bit < 63
-        self.parts[change] = [bytes(part) for part in parts]
-        if bytes(payload) == b"bad":
-            raise ImportError("no module named 'missing'")
-        with self.loading:
-            self._tell("load", change)
-
-    def adopt(self, change: int) -> None:
-        """Note that a change is in the base."""
-        self._tell("adopt", change)
-
-    def switch(self, change: int) -> None:
-        """Note a switch."""
-        self._tell("switch", change)
-
-    def drop(self, change: int) -> None:
-        """Note a drop."""
-        self._tell("drop", change)
-
-    def wait_for(self, what: str, change: int) -> None:
-        """Wait until it has been told something."""
-        with self._more:
-            assert self._more.wait_for(lambda: (what, change) in self.told, PATIENCE)
-
-    def _tell(self, what: str, change: int) -> None:
-        with self._more:
-            self.told.append((what, change))
-            self._more.notify_all()
-
-
-class Join(Protocol):
-    """Connects a worker; ``held`` keeps it from loading anything."""
-
-    def __call__(self, held: bool = False) -> tuple[ControlClient, FakeEngine]:
-        """Connect."""
-        ...
-
-
-@pytest.fixture
-def server() -> Iterator[ControlServer]:
-    running = ControlServer("fraud", SECRET)
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def join(server: ControlServer) -> Iterator[Join]:
-    clients: list[ControlClient] = []
-
-    def connect(held: bool = False) -> tuple[ControlClient, FakeEngine]:
-        engine = FakeEngine()
-        if held:
-            engine.loading.acquire()
-        clients.append(ControlClient(server.address, SECRET, "fraud", engine))
-        return clients[-1], engine
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
-def order(*names: str, payload: bytes = b"good", at_boundary: bool = False) -> Order:
-    members = frozenset({frozenset(names)})
-    return Order(names, payload, members, at_boundary=at_boundary, timeout=PATIENCE)
-
-
-def settled(change: Change) -> Phase:
-    until(lambda: change.phase in SETTLED)
-    return change.phase
-
-
-def until(condition: Callable[[], bool], *polling: ControlClient) -> None:
-    """Wait for what other threads do, while some workers poll as between two chunks."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        for client in polling:
-            client.poll()
-        threading.Event().wait(0.002)
+from tests.control.fakes import (
+    PATIENCE,
+    SECRET,
+    FakeEngine,
+    Join,
+    order,
+    settled,
+    until,
+)
 
 
 def test_large_parts_of_a_change_travel_beside_it(server: ControlServer, join: Join) -> None:
@@ -207,33 +108,6 @@ def test_a_worker_that_cannot_load_aborts_the_change_for_all(
     until(lambda: again.phase is Phase.COMMITTED, client)
 
 
-def test_the_next_batch_makes_a_committed_change_part_of_its_base(
-    server: ControlServer, join: Join
-) -> None:
-    client, engine = join()
-    client.begin(batch=4, stage=0, partition=0)
-    change = server.request(order("FM"))
-    until(lambda: ("switch", 1) in engine.told, client)
-    client.ended(Ended(4, 0, 0, {1: 123.0}))
-    assert client.begin(batch=4, stage=1, partition=0) == Go((), (1,))
-    client.ended(Ended(4, 1, 0, {}))
-    assert client.begin(batch=5, stage=0, partition=0) == Go((1,), ())
-    assert change.phase is Phase.DONE
-    assert change.last_old == 123.0
-
-
-def test_a_task_knows_every_commit_that_was_sent_before_it_began(
-    server: ControlServer, join: Join
-) -> None:
-    """Even if its worker has not looked at the message: the answer comes behind it."""
-    client, engine = join()
-    client.begin(0, 0, 0)
-    assert settled(server.request(order("FM"))) is Phase.COMMITTED
-    client.ended(Ended(0, 0, 0, {}))
-    assert client.begin(0, 0, 1) == Go((), (1,))
-    assert engine.told == [("load", 1), ("switch", 1)]
-
-
 def test_a_new_worker_gets_the_whole_configuration(server: ControlServer, join: Join) -> None:
     client, _ = join()
     client.begin(0, 0, 0)
@@ -244,67 +118,6 @@ def test_a_new_worker_gets_the_whole_configuration(server: ControlServer, join: 
     late, engine = join()
     assert late.begin(1, 0, 1) == Go((), (2,)), "it was welcomed with the first"
     assert engine.told == [("load", 1), ("adopt", 1), ("load", 2), ("switch", 2)]
-
-
-def test_a_change_for_the_boundary_waits_for_the_next_batch(
-    server: ControlServer, join: Join
-) -> None:
-    client, engine = join()
-    client.begin(0, 0, 0)
-    change = server.request(order("FM", at_boundary=True))
-    engine.wait_for("load", 1)
-    client.poll()
-    client.ended(Ended(0, 0, 0, {}))
-    assert client.begin(0, 1, 0) == Go((), ())
-    phases = [change.phase]
-    client.ended(Ended(0, 1, 0, {}))
-    assert client.begin(1, 0, 0) == Go((1,), ())
-    assert [*phases, change.phase] == [Phase.PREPARING, Phase.DONE]
-
-
-def test_a_change_for_the_boundary_never_commits_in_the_middle_of_a_batch(
-    server: ControlServer, join: Join
-) -> None:
-    """Not even if its loading ends there: it waits for the next boundary."""
-    (client, _), (slow, engine) = join(), join()
-    client.begin(0, 0, 0)
-    with engine.loading:
-        change = server.request(order("FM", at_boundary=True))
-        client.ended(Ended(0, 0, 0, {}))
-        assert client.begin(1, 0, 0) == Go((), ())
-    engine.wait_for("load", 1)
-    batch, go = 1, Go((), ())
-    while not go.base:  # its answer to the load is under way: one of the next boundaries
-        assert change.phase is Phase.PREPARING
-        client.ended(Ended(batch, 0, 0, {}))
-        batch += 1
-        go = client.begin(batch, 0, 0)
-        assert go.committed == (), "never in the middle of a batch"
-    assert slow.begin(batch, 0, 1) == Go((1,), ())
-    assert change.wait(time.monotonic())
-    assert change.settled is not None
-
-
-def test_a_worker_that_loads_slowly_begins_with_the_base_all_the_same(
-    server: ControlServer, join: Join
-) -> None:
-    """It joins during the transition, and the transition is over before it has loaded."""
-    client, _ = join()
-    client.begin(0, 0, 0)
-    assert settled(server.request(order("FM"))) is Phase.COMMITTED
-    client.ended(Ended(0, 0, 0, {}))
-    begun: list[Go] = []
-    late, engine = join(held=True)
-    try:
-        client.begin(1, 0, 0)
-        thread = threading.Thread(target=lambda: begun.append(late.begin(1, 0, 1)))
-        thread.start()
-        assert not begun
-    finally:
-        engine.loading.release()
-    thread.join()
-    assert begun == [Go((1,), ())]
-    assert engine.told == [("load", 1), ("switch", 1)]
 
 
 def test_more_changes_than_bits_wait_their_turn(server: ControlServer, join: Join) -> None:
@@ -458,60 +271,11 @@ def test_a_task_that_takes_long_tells_its_counts_on_the_way(
     until(lambda: server.counters == {"FM": Counts(3, 2, 0.5)})
 
 
-def test_a_change_for_the_boundary_is_ready_when_all_workers_have_loaded_it(
-    server: ControlServer, join: Join
-) -> None:
-    (client, _), (_, slow) = join(), join(held=True)
-    client.begin(0, 0, 0)
-    try:
-        change = server.request(order("FM", at_boundary=True))
-        assert not change.wait_ready(time.monotonic())
-        assert not change.ready
-    finally:
-        slow.loading.release()
-    until(lambda: change.ready, client)
-    assert change.wait_ready(time.monotonic())
-    assert change.phase is Phase.PREPARING, "and waits for the boundary"
-
-
 def test_a_change_that_is_over_is_waited_for_no_longer(server: ControlServer, join: Join) -> None:
     join()
     change = server.request(order("FM", payload=b"bad", at_boundary=True))
     assert change.wait_ready(time.monotonic() + PATIENCE)
     assert (change.phase, change.ready) == (Phase.ABORTED, False)
-
-
-def test_after_a_cut_the_next_task_begins_a_new_batch(server: ControlServer, join: Join) -> None:
-    """A query that is restarted runs the batch again that it was stopped in."""
-    client, engine = join()
-    client.begin(0, 0, 0)
-    change = server.request(order("FM", at_boundary=True))
-    assert change.wait_ready(time.monotonic() + PATIENCE)
-    client.ended(Ended(0, 0, 0, {}))
-    assert client.begin(0, 0, 1) == Go((), ()), "the same batch"
-    client.ended(Ended(0, 0, 0, {}))
-    server.cut()
-    phases = [change.phase]
-    assert client.begin(0, 0, 0) == Go((1,), ())
-    assert [*phases, change.phase] == [Phase.COMMITTED, Phase.DONE]
-    assert engine.told == [("load", 1), ("switch", 1)]
-
-
-def test_a_worker_that_comes_after_a_cut_begins_with_the_change(
-    server: ControlServer, join: Join
-) -> None:
-    """It is told to load the change, and its first task waits until it has."""
-    client, _ = join()
-    client.begin(0, 0, 0)
-    change = server.request(order("FM", at_boundary=True))
-    assert change.wait_ready(time.monotonic() + PATIENCE)
-    client.ended(Ended(0, 0, 0, {}))
-    server.cut()
-    late, engine = join()
-    assert change.settled is None, "nothing runs with it yet"
-    assert late.begin(0, 0, 0) == Go((1,), ())
-    assert engine.told == [("load", 1), ("switch", 1)]
-    assert change.settled is not None
 
 
 def test_a_change_is_ready_once_it_is_committed(server: ControlServer, join: Join) -> None:
@@ -546,33 +310,6 @@ def test_what_was_loaded_too_late_is_forgotten(server: ControlServer, join: Join
     assert engine.told[-1] == ("drop", 1)
 
 
-def test_late_tasks_of_older_batches_are_no_boundary(server: ControlServer, join: Join) -> None:
-    client, _ = join()
-    client.begin(4, 0, 0)
-    client.ended(Ended(4, 0, 0, {}))
-    client.begin(5, 0, 0)
-    change = server.request(order("FM"))
-    client.ended(Ended(5, 0, 0, {}))
-    assert change.wait(time.monotonic() + PATIENCE)
-    for batch in (4, 5):
-        assert client.begin(batch, 0, 1) == Go((), (1,))
-        client.ended(Ended(batch, 0, 1, {}))
-    assert client.begin(6, 0, 0) == Go((1,), ())
-
-
-def test_batch_jobs_that_run_together_are_one_batch(server: ControlServer, join: Join) -> None:
-    (first, _), (second, _) = join(), join()
-    first.begin(-1, 0, 0)
-    second.begin(-2, 0, 0)
-    first.ended(Ended(-1, 0, 0, {}))
-    change = server.request(order("FM"))
-    second.ended(Ended(-2, 0, 0, {}))
-    assert change.wait(time.monotonic() + PATIENCE)
-    assert second.begin(-2, 1, 0) == Go((), (1,)), "its next stage, though nothing else runs"
-    second.ended(Ended(-2, 1, 0, {}))
-    assert first.begin(-3, 0, 0) == Go((1,), ())
-
-
 def test_of_functions_that_were_replaced_only_migrations_are_kept(
     server: ControlServer, join: Join
 ) -> None:
@@ -586,54 +323,6 @@ def test_of_functions_that_were_replaced_only_migrations_are_kept(
     assert kept == [b"migrations", b"functions"]
 
 
-def test_a_change_for_the_boundary_does_not_wait_for_a_newcomer(
-    server: ControlServer, join: Join
-) -> None:
-    client, _ = join()
-    client.begin(1, 0, 0)
-    change = server.request(order("FM", at_boundary=True))
-    assert change.wait_ready(time.monotonic() + PATIENCE)
-    client.ended(Ended(1, 0, 0, {}))
-    late, engine = join()
-    assert late.begin(2, 0, 0) == Go((1,), ())
-    assert engine.told == [("load", 1), ("switch", 1)]
-
-
-def test_a_newcomer_that_cannot_load_a_committed_change_says_so(
-    server: ControlServer, join: Join
-) -> None:
-    client, _ = join()
-    client.begin(1, 0, 0)
-    change = server.request(order("FM"))
-    client.ended(Ended(1, 0, 0, {}))
-    assert change.wait(time.monotonic() + PATIENCE)
-    stubborn = Stubborn()
-    late = ControlClient(server.address, SECRET, "fraud", stubborn)
-    with pytest.raises(WireError, match=r"(?s)change 1 cannot be loaded here.*not today"):
-        late.begin(1, 0, 0)
-    assert late.broken
-    _until(lambda: len(server.workers) == 1)
-    again = server.request(order("MC"))
-    assert again.wait(time.monotonic() + PATIENCE), "it is not waited for"
-
-
-class Stubborn(FakeEngine):
-    """An engine that loads nothing."""
-
-    def load(
-        self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview] = ()
-    ) -> None:
-        """Refuse."""
-        raise ImportError(f"not today: {change}, {bit}, {len(payload)}, {len(parts)}")
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def test_nobody_waits_for_a_controller_that_was_stopped(server: ControlServer, join: Join) -> None:
     client, _ = join()
     client.begin(1, 0, 0)
@@ -643,19 +332,6 @@ def test_nobody_waits_for_a_controller_that_was_stopped(server: ControlServer, j
     assert (held.phase, held.reason) == (Phase.ABORTED, "the flow was stopped")
     with pytest.raises(WireError, match="does not run"):
         server.request(order("MC"))
-
-
-def test_between_batches_what_is_committed_is_done(server: ControlServer, join: Join) -> None:
-    client, _ = join()
-    client.begin(1, 0, 0)
-    change = server.request(order("FM"))
-    client.ended(Ended(1, 0, 0, {}))
-    assert change.wait(time.monotonic() + PATIENCE)
-    server.rest(finished=0)
-    assert not change.over, "batch 1 may have more stages"
-    server.rest(finished=1)
-    assert change.over
-    assert client.begin(2, 0, 0) == Go((1,), ())
 
 
 def test_a_task_waits_for_a_change_that_takes_long_to_load(

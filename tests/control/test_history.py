@@ -21,8 +21,8 @@ from fries.log.records import Buffer
 from fries.protocol.controller import Phase
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.versions import Applied, Versions
+from tests.control.fakes import SECRET, order, until
 from tests.control.sites import Site, batch
-from tests.control.test_control import SECRET, order, until
 from tests.files import PATIENCE, SHAPE, MemoryFiles
 
 FM = OperatorSpec("FM", Kind.MAP, pa.schema({"k": pa.int64()}), lambda row: row)

@@ -36,10 +36,8 @@ from fries.control.wire import LARGE_BYTES, MAX_UP, Unframer, frame
 from fries.errors import OperatorError, WireError
 from fries.protocol.controller import Phase
 from fries.protocol.messages import Prepared, Refused, Snapshotted, Switched
+from tests.control.fakes import SECRET, FakeEngine, Join, order, until
 from tests.control.rogue import PATIENCE, Rogue
-from tests.control.test_control import SECRET, FakeEngine, Join, join, order, server, until
-
-__all__ = ["join", "server"]  # fixtures
 
 
 def many(count: int) -> dict[str, Counts]:

@@ -15,8 +15,8 @@ from fries.control.wire import LARGE_BYTES
 from fries.errors import LogError, OperatorError
 from fries.log.log import Log
 from fries.protocol.controller import Phase
+from tests.control.fakes import order, until
 from tests.control.sites import Site, batch, model
-from tests.control.test_control import order, until
 from tests.files import PATIENCE, SHAPE, happened, hold
 
 # The log comes first

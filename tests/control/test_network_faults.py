@@ -24,18 +24,8 @@ from fries.control.wire import GONE_SECONDS, LARGE_BYTES
 from fries.errors import WireError
 from fries.protocol.controller import Phase
 from fries.protocol.messages import Switched
+from tests.control.fakes import PATIENCE, SECRET, SETTLED, FakeEngine, order, until
 from tests.control.proxy import Link, Proxy, Way
-from tests.control.test_control import (
-    PATIENCE,
-    SECRET,
-    SETTLED,
-    FakeEngine,
-    order,
-    server,
-    until,
-)
-
-__all__ = ["server"]  # a fixture
 
 PROMPT = 5.0
 """Seconds that some calls of the data thread may take on a busy machine; to wait takes twice as

@@ -9,8 +9,8 @@ from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
 from fries.log.log import Log
 from fries.protocol.controller import Phase
+from tests.control.fakes import FakeEngine, order, until
 from tests.control.sites import Site, batch, model
-from tests.control.test_control import FakeEngine, order, until
 from tests.files import SHAPE, happened, hold
 
 

@@ -23,9 +23,7 @@ from fries.control.seal import (
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, Unframer
 from fries.errors import AuthenticationError
-from tests.control.test_control import Join, join, order, server
-
-__all__ = ["join", "server"]  # fixtures
+from tests.control.fakes import Join, order
 
 SECRET = new_secret()
 

@@ -18,9 +18,7 @@ from fries.flow import Flow
 from fries.runtime.layout import Layout
 from fries.spark.tasks import Session, ShuffledStage, Work
 from fries.stages import PhysicalStage
-from tests.control.test_control import SECRET, FakeEngine, Join, join, server
-
-__all__ = ["join", "server"]  # fixtures
+from tests.control.fakes import SECRET, FakeEngine, Join
 
 
 def shows(text: str, secret: bytes = SECRET) -> bool:

@@ -25,8 +25,8 @@ from fries.control.wire import LARGE_BYTES
 from fries.errors import TlsError, WireError
 from fries.protocol.controller import Phase
 from tests.control.conftest import Authority
+from tests.control.fakes import SECRET, FakeEngine, order, until
 from tests.control.rogue import PATIENCE
-from tests.control.test_control import SECRET, FakeEngine, order, until
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ The oracles enumerate: sub-DAGs, paths, workers and channels. They share no code
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import networkx as nx
 from hypothesis import given, settings
@@ -24,9 +23,18 @@ from fries.mcs import (
     prune_edge_wise,
     prune_unique,
 )
-from fries.plan import Plan
 from fries.schedulers import SCHEDULERS, epoch, fries, fries_unpruned, naive
 from fries.workloads.graphs import w5
+from tests.property.oracles import (
+    ahead_of,
+    all_paths,
+    behind,
+    digraph,
+    earliest,
+    edges_of,
+    members,
+    one_to_many_ahead,
+)
 from tests.property.strategies import cases, funnel_cases, graphs
 
 Case = tuple[Graph, frozenset[str]]
@@ -46,60 +54,6 @@ unblocked = graphs(blocking=False)
 unblocked_no_broadcast = graphs(blocking=False, broadcast=False)
 one_to_one = graphs(one_to_many=False, blocking=False, broadcast=False)
 funnelled = funnel_cases(graphs(min_operators=4, blocking=False))
-
-
-# Helpers of the oracles
-
-
-def digraph(graph: Graph) -> nx.DiGraph[str]:
-    built: nx.DiGraph[str] = nx.DiGraph()
-    built.add_nodes_from(op.name for op in graph)
-    built.add_edges_from((edge.source, edge.target) for edge in graph.edges)
-    return built
-
-
-def ahead_of(graph: nx.DiGraph[str], name: str) -> set[str]:
-    return set(nx.ancestors(graph, name))
-
-
-def behind(graph: nx.DiGraph[str], name: str) -> set[str]:
-    return set(nx.descendants(graph, name))
-
-
-def all_paths(graph: nx.DiGraph[str], start: str, end: str) -> Iterator[tuple[str, ...]]:
-    """Every path, including the one of a single vertex."""
-    if start == end:
-        yield (start,)
-        return
-    for follower in graph.successors(start):
-        for rest in all_paths(graph, follower, end):
-            yield (start, *rest)
-
-
-def copies(graph: Graph, name: str, leads: Collection[str]) -> bool:
-    """Whether an operator can send several tuples for one, on edges into ``leads``."""
-    towards = [edge for edge in graph.outputs(name) if edge.target in leads]
-    many = graph[name].emits is not Emits.ONE
-    return bool(towards) and (many or any(graph.fans_out(edge) for edge in towards))
-
-
-def one_to_many_ahead(graph: Graph, target: str) -> set[str]:
-    """Algorithm 3, line 3, for one target."""
-    ahead = ahead_of(digraph(graph), target)
-    return {name for name in ahead if copies(graph, name, ahead | {target})}
-
-
-def earliest(graph: nx.DiGraph[str], names: set[str]) -> set[str]:
-    """computeEarliestAncestors: those that have none of the others ahead of them."""
-    return {name for name in names if not ahead_of(graph, name) & names}
-
-
-def members(plan: Plan) -> set[str]:
-    return set(plan.members)
-
-
-def edges_of(plan: Plan) -> set[Edge]:
-    return {edge for part in plan.components for edge in part.edges}
 
 
 # Definition of the MCS, and Lemma 1
@@ -487,196 +441,3 @@ def test_a_second_funnel_behind_a_unique_target_does_not_help() -> None:
     graph = Graph(operators, paths("RE -> T -> O -> X"))
     assert [p.heads for p in fries(graph, {"X"}).components] == [("X",)]
     assert [p.heads for p in fries(graph, {"T", "X"}).components] == [("RE",)]
-
-
-# Section 7.2: the parallel graph
-
-
-@dataclass(frozen=True)
-class Star:
-    """The parallel dataflow G*, built: a vertex per worker, an edge per channel.
-
-    A broadcast to several workers has a Replicate of its own behind each sending worker.
-    """
-
-    plan_on: Graph
-    worker: dict[str, str]  # vertex -> the worker it is, or that it replicates for
-    operator: dict[str, str]  # vertex -> operator of that worker
-    replicates: frozenset[str]
-    logical: dict[tuple[str, str], str]  # channel -> the logical edge it is a channel of
-
-
-def workers_of(graph: Graph, name: str) -> list[str]:
-    return [f"{name}#{i}" for i in range(graph[name].workers)]
-
-
-def materialise(graph: Graph) -> Star:
-    worker = {w: w for op in graph for w in workers_of(graph, op.name)}
-    operator = {w: op.name for op in graph for w in workers_of(graph, op.name)}
-    logical: dict[tuple[str, str], str] = {}
-    replicates: list[str] = []
-    for edge in graph.edges:
-        senders, receivers = workers_of(graph, edge.source), workers_of(graph, edge.target)
-        if edge.partitioning is Partitioning.FORWARD:
-            logical |= dict.fromkeys(zip(senders, receivers, strict=True), str(edge))
-        elif not graph.fans_out(edge):
-            logical |= dict.fromkeys(itertools.product(senders, receivers), str(edge))
-        else:
-            for sender in senders:
-                replicate = f"{sender}*{edge.target}"
-                replicates.append(replicate)
-                worker[replicate], operator[replicate] = sender, edge.source
-                logical[sender, replicate] = str(edge)
-                logical |= {(replicate, receiver): receiver for receiver in receivers}
-    fed = {receiver for _, receiver in logical}
-    vertices = [
-        Operator(
-            vertex,
-            Emits.ONE_PER_EDGE if vertex in replicates else graph[operator[vertex]].emits,
-            source=vertex not in fed,
-        )
-        for vertex in worker
-    ]
-    built = Graph(vertices, itertools.starmap(Edge, logical))
-    return Star(built, worker, operator, frozenset(replicates), logical)
-
-
-def plan_on_workers(
-    graph: Graph, star: Star, targets: Collection[str], *, edge_wise: bool, uniqueness: bool
-) -> tuple[Component, ...]:
-    """Algorithm 4 on G*, vertex by vertex.
-
-    A hash or range edge is one logical edge (a tuple takes one of its channels), and a
-    unique operator is unique as a whole: its workers share the promise.
-    """
-    built = digraph(star.plan_on)
-    goals = {vertex for t in targets for vertex in workers_of(graph, t)}
-    leads = goals.union(*(ahead_of(built, goal) for goal in goals))
-    unique = {op.name for op in graph if op.unique and op.name not in targets}
-
-    def towards(vertex: str) -> list[str]:
-        return [follower for follower in built.successors(vertex) if follower in leads]
-
-    def pruned_edge_wise(vertex: str) -> bool:
-        if star.plan_on[vertex].emits is Emits.MANY:
-            return False
-        return len({star.logical[vertex, follower] for follower in towards(vertex)}) == 1
-
-    def pruned_by(vertex: str, funnel: str) -> bool:
-        """No way from the vertex to a target, once the funnel's workers are taken out."""
-        out = {*workers_of(graph, funnel)}
-        if vertex in out or vertex in goals:
-            return False
-        rest = built.subgraph(leads - out)
-        return not goals & behind(rest, vertex)
-
-    kept = {
-        vertex
-        for vertex in leads
-        if star.plan_on[vertex].emits is not Emits.ONE
-        and towards(vertex)
-        and not (edge_wise and pruned_edge_wise(vertex))
-        and not (uniqueness and any(pruned_by(vertex, funnel) for funnel in unique))
-    }
-    covered = goals | earliest(built, kept)
-    return find_components(star.plan_on, find_mcs(star.plan_on, covered), goals)
-
-
-def broadcast_alone(graph: Graph) -> Graph:
-    """Hash where an operator with several output edges would broadcast."""
-    edges = [
-        Edge(edge.source, edge.target, Partitioning.HASH, ("user",))
-        if edge.partitioning is Partitioning.BROADCAST and len(graph.outputs(edge.source)) > 1
-        else edge
-        for edge in graph.edges
-    ]
-    return Graph(graph, edges)
-
-
-small = graphs(max_operators=6)
-rules = st.tuples(st.booleans(), st.booleans())
-
-
-def both_levels(
-    case: Case, rule: tuple[bool, bool]
-) -> tuple[Star, tuple[Component, ...], Plan, Callable[[Collection[str]], set[str]]]:
-    """Plan on the workers and on the operators; the last part lifts operators to workers."""
-    graph, targets = case
-    cut = graph.pipelined
-    star = materialise(cut)
-    edge_wise, uniqueness = rule
-    low = plan_on_workers(cut, star, targets, edge_wise=edge_wise, uniqueness=uniqueness)
-    high = fries(graph, targets, edge_wise_pruning=edge_wise, uniqueness_pruning=uniqueness)
-    return star, low, high, lambda names: {w for n in names for w in workers_of(graph, n)}
-
-
-@thorough
-@given(cases(small.map(broadcast_alone)) | funnel_cases(small.map(broadcast_alone)), rules)
-def test_planning_on_operators_equals_planning_on_workers(
-    case: Case, rule: tuple[bool, bool]
-) -> None:
-    star, low, high, lifted = both_levels(case, rule)
-    assert {star.worker[vertex] for part in low for vertex in part.members} == lifted(high.members)
-    assert {star.worker[head] for part in low for head in part.heads} == lifted(high.heads)
-    check_union(star, low, high, lifted)
-    for part in high.components:
-        own = [other for other in low if star.operator[other.members[0]] in part.members]
-        assert {star.worker[v] for other in own for v in other.members} == lifted(part.members)
-
-
-@thorough
-@given(cases(small) | funnel_cases(small), rules)
-def test_planning_on_operators_is_never_finer_than_on_workers(
-    case: Case, rule: tuple[bool, bool]
-) -> None:
-    """With several output edges, of which some broadcast, the Replicate is finer."""
-    star, low, high, lifted = both_levels(case, rule)
-    assert {star.worker[vertex] for part in low for vertex in part.members} <= lifted(high.members)
-    check_union(star, low, high, lifted)
-
-
-def check_union(
-    star: Star,
-    low: tuple[Component, ...],
-    high: Plan,
-    lifted: Callable[[Collection[str]], set[str]],
-) -> None:
-    """Each component of workers lies inside one component of operators."""
-    for part in low:
-        inside = {star.worker[vertex] for vertex in part.members}
-        assert sum(inside <= lifted(other.members) for other in high.components) == 1
-
-
-@quick
-@given(cases(graphs(max_operators=6, broadcast=False)), rules)
-def test_channels_inside_a_plan_are_those_of_the_built_graph(
-    case: Case, rule: tuple[bool, bool]
-) -> None:
-    _, low, high, _ = both_levels(case, rule)
-    assert sum(len(part.edges) for part in low) == high.channels
-
-
-def test_a_forward_chain_splits_into_a_component_per_worker() -> None:
-    operators = [Operator(name, source=name == "S", workers=3) for name in ("S", "A", "B")]
-    graph = Graph(operators, paths("S -> A -> B"))
-    _, low, high, _ = both_levels((graph, frozenset({"A", "B"})), (True, True))
-    assert [part.members for part in high.components] == [("A", "B")]
-    assert {part.members for part in low} == {(f"A#{i}", f"B#{i}") for i in range(3)}
-
-
-def test_a_shuffle_joins_all_workers_in_one_component() -> None:
-    operators = [Operator(name, source=name == "S", workers=3) for name in ("S", "A", "B")]
-    edges = [Edge("S", "A"), Edge("A", "B", Partitioning.HASH, ("merchant",))]
-    _, low, _, _ = both_levels((Graph(operators, edges), frozenset({"A", "B"})), (True, True))
-    assert [len(part.members) for part in low] == [6]
-
-
-def test_where_planning_on_operators_is_coarser() -> None:
-    """V sends a tuple either to all workers of B or to X: only its Replicate must be a head."""
-    operators = [Operator("V", source=True), Operator("B", workers=2), Operator("X")]
-    edges = [Edge("V", "B", Partitioning.BROADCAST), Edge("V", "X")]
-    star, low, high, _ = both_levels((Graph(operators, edges), frozenset("BX")), (True, True))
-    assert [set(part.members) for part in high.components] == [{"V", "B", "X"}]
-    found = sorted(sorted(part.members) for part in low)
-    assert found == [["B#0", "B#1", "V#0*B"], ["X#0"]]
-    assert star.replicates == {"V#0*B"}

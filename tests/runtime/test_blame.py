@@ -53,6 +53,10 @@ def unlucky(state: object) -> object:
     raise LookupError(f"no way from {state}")
 
 
+def lucky(state: object) -> object:
+    return state
+
+
 def bad_result(state: object) -> Row:
     raise ZeroDivisionError(f"result of {state}")
 
@@ -184,6 +188,53 @@ def test_a_migration_in_the_base_that_raises_is_its_change() -> None:
     other.configuration.load(7, 1, shipped(process(), migrations={"F": unlucky}))
     other.configuration.begin([7])
     assert blamed(failing_fold(other, [0])) == (7, "F")
+
+
+def late_by_two(migration: Function, transition: bool) -> Bench:
+    """A worker with states of version 0, one change that migrates badly, and another that does not.
+
+    Its states are of another worker, or it would have refused to load them.
+    """
+    bench = Bench()
+    bench.store = with_states().store
+    bench.configuration.load(7, 1, shipped(process(), migrations={"F": migration}))
+    bench.configuration.load(8, 2, shipped(process(), migrations={"F": lucky}))
+    if not transition:
+        bench.configuration.begin([7, 8])
+    return bench
+
+
+@pytest.mark.parametrize("transition", [True, False])
+def test_an_older_migration_that_raises_is_not_the_newest_change(transition: bool) -> None:
+    bench = late_by_two(unlucky, transition)
+    script = failing_fold(bench, [2 | 4 if transition else 0])
+    assert blamed(script) == (7, "F")
+    assert "no way from" in script.failures[0][1].problem
+
+
+@pytest.mark.parametrize("transition", [True, False])
+def test_a_fold_behind_migrations_of_others_is_its_change(transition: bool) -> None:
+    bench = late_by_two(lucky, transition)
+    bench.configuration.load(9, 3, shipped(replace(process(), function=stuck)))
+    assert blamed(failing_fold(bench, [2 | 4 | 8 if transition else 8])) == (9, "F")
+
+
+def test_the_migrations_that_a_flow_was_built_with_are_change_0() -> None:
+    bench = with_states()
+    spec = process()
+    assert spec.keying is not None
+    built = Bench(replace(spec, keying=replace(spec.keying, migrations=(unlucky,))))
+    built.store = bench.store
+    built.configuration.load(7, 1, shipped(built.spec))
+    assert blamed(failing_fold(built, [2])) == (0, "F")
+
+
+def test_a_change_is_told_whose_migration_fails_on_live_states() -> None:
+    bench = late_by_two(unlucky, transition=False)
+    with_states_of_0 = pickle.dumps({1: (0, 0, "state")})
+    bench.configuration.sampled("F", with_states_of_0)
+    with pytest.raises(OperatorError, match="change 7's migration fails on the live state"):
+        bench.configuration.load(9, 3, shipped(process(), migrations={"F": lucky}))
 
 
 def test_a_state_that_cannot_be_pickled_is_the_change_that_made_it() -> None:

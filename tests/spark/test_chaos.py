@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.chaos.killer import RUN_SECONDS, Application, CrashRun
+from benchmarks.chaos.applications import Separate
+from benchmarks.chaos.killer import RUN_SECONDS, CrashRun
 from benchmarks.chaos.scenario import Moment, Scenario, Victim
 from benchmarks.cluster import Cluster
 
@@ -20,16 +21,16 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Application]]:
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Separate]:
     with Cluster() as cluster:
-        yield cluster, Application(cluster, tmp_path_factory.mktemp("chaos"))
+        yield Separate(cluster.guard, cluster.settings, tmp_path_factory.mktemp("chaos"))
 
 
 @pytest.mark.parametrize(("victim", "moment"), CELLS)
 def test_a_crash_loses_doubles_and_mixes_nothing(
-    place: tuple[Cluster, Application], tmp_path: Path, victim: Victim, moment: Moment
+    application: Separate, tmp_path: Path, victim: Victim, moment: Moment
 ) -> None:
     scenario = Scenario(CELLS.index((victim, moment)), victim, moment, rows=200)
-    outcome = CrashRun(*place, scenario, tmp_path).run()
+    outcome = CrashRun(application, scenario, tmp_path).run()
     assert outcome.was_killed, "the moment never came"
     assert outcome.problems == ()

@@ -12,11 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fries.errors import OperatorError
 from fries.runtime.functions import Call, make_call
-from fries.runtime.keyed import Fold, make_fold
+from fries.runtime.keyed import Fold, MigrationError, make_fold
 from fries.runtime.spec import Function, Kind, OperatorSpec
 
 Buffer: TypeAlias = "bytes | memoryview"
@@ -66,6 +66,15 @@ class _Loaded:
     entries: frozenset[int]
 
 
+class _Step(NamedTuple):
+    """What brings a state from one version to the next."""
+
+    change: int
+    """That brought it; 0: the flow was built so."""
+    migrate: Function | None
+    """``None``: that version kept the state as it was."""
+
+
 class Configuration:
     """All versions of all operators that a worker may need, and which rows get which.
 
@@ -93,8 +102,8 @@ class Configuration:
     def _start(self, operators: Iterable[OperatorSpec]) -> None:
         self._base = {spec.name: Body.of(spec) for spec in operators}
         """By operator, the version of rows that have no change in transition."""
-        self._migrations: dict[str, list[Function | None]] = {
-            name: list(body.spec.keying.migrations) if body.spec.keying else []
+        self._migrations = {
+            name: [_Step(0, one) for one in body.spec.keying.migrations] if body.spec.keying else []
             for name, body in self._base.items()
         }
         """By operator, what brings a state from each of its versions to the next."""
@@ -115,7 +124,7 @@ class Configuration:
         bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
         loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries)
         for name in bodies:
-            self._try_migration(name, loaded)
+            self._try_migration(name, change, loaded)
         with self._replacing:
             self._loaded = {**self._loaded, change: loaded}
 
@@ -154,7 +163,10 @@ class Configuration:
         self._base.update(loaded.bodies)
         self._origins.update(dict.fromkeys(loaded.bodies, change))
         for name in loaded.bodies.keys() | loaded.migrations.keys():
-            self._migrations[name] = [*self._migrations[name], *self._steps(name, [loaded])]
+            self._migrations[name] = [
+                *self._migrations[name],
+                *self._steps(name, [(change, loaded)]),
+            ]
             self._updates[name] += 1
 
     def bits_of(self, operator: str) -> int:
@@ -212,7 +224,7 @@ class Configuration:
     def body(self, operator: str, mask: int) -> Body:
         """The version that a row with some mask gets."""
         applied = self._applied(operator, mask)
-        return applied[-1].bodies[operator] if applied else self._base[operator]
+        return applied[-1][1].bodies[operator] if applied else self._base[operator]
 
     def state_version(self, operator: str, mask: int) -> int:
         """How many versions of its state come before the one that a row with some mask needs."""
@@ -232,46 +244,48 @@ class Configuration:
             )
         return _through(steps[version:], state)
 
-    def _try_migration(self, name: str, loaded: _Loaded) -> None:
+    def _try_migration(self, name: str, change: int, loaded: _Loaded) -> None:
         """See that every sampled state of an operator survives a change's migration."""
         last = loaded.migrations.get(name)
         if last is None:
             return
         with self._replacing:
             applied = self._applied(name, ~0)
-            steps = [*self._migrations[name], *self._steps(name, applied), last]
+            steps = [*self._migrations[name], *self._steps(name, applied), _Step(change, last)]
         for bucket in tuple(self._samples[name]):
             for key, (_, version, state) in pickle.loads(bucket).items():
                 try:
                     _through(steps[version:], state)
-                except Exception as error:
-                    raise OperatorError(
-                        name, f"its migration fails on the live state of key {key!r}: {error!r}"
-                    ) from error
+                except MigrationError as failed:
+                    whose = "its" if failed.change == change else f"change {failed.change}'s"
+                    problem = f"{whose} migration fails on the live state of key {key!r}"
+                    raise OperatorError(name, f"{problem}: {failed.error!r}") from failed
 
-    def _steps(self, operator: str, updates: Iterable[_Loaded]) -> list[Function | None]:
+    def _steps(self, operator: str, updates: Iterable[tuple[int, _Loaded]]) -> list[_Step]:
         """What some updates do to the state of an operator: each step makes a new version of it.
 
         States that are kept have a new version only where there is a migration. Those of an
         aggregate live for one batch, and remember the version of the function as well.
         """
-        steps = [update.migrations.get(operator) for update in updates]
+        steps = [_Step(change, update.migrations.get(operator)) for change, update in updates]
         if self._base[operator].spec.kind is Kind.AGGREGATE:
             return steps
-        return [step for step in steps if step is not None]
+        return [step for step in steps if step.migrate is not None]
 
-    def _applied(self, operator: str, mask: int) -> list[_Loaded]:
+    def _applied(self, operator: str, mask: int) -> list[tuple[int, _Loaded]]:
         """The updates of an operator in transition that a row has, oldest first."""
         return [
-            loaded
-            for _, loaded in sorted(self._loaded.items())
+            (change, loaded)
+            for change, loaded in sorted(self._loaded.items())
             if operator in loaded.bodies and mask & loaded.bit
         ]
 
 
-def _through(steps: Iterable[Function | None], state: Any) -> Any:  # noqa: ANN401
-    """A state after some migrations; ``None``: that version kept it as it was."""
-    for step in steps:
-        if step is not None:
-            state = step(state)
+def _through(steps: Iterable[_Step], state: Any) -> Any:  # noqa: ANN401
+    """A state after some migrations."""
+    for change, migrate in steps:
+        try:
+            state = state if migrate is None else migrate(state)
+        except Exception as error:
+            raise MigrationError(change, error) from error
     return state

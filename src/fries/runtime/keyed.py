@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +31,14 @@ def keys_of(columns: Sequence[str], batch: pa.RecordBatch) -> list[Key]:
     if not values:
         return [()] * int(batch.num_rows)
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
+
+
+class MigrationError(Exception):
+    """The migration that came with some change raised; not always the one of the newest."""
+
+    def __init__(self, change: int, error: Exception) -> None:
+        super().__init__(change, error)
+        self.change, self.error = change, error
 
 
 def make_fold(spec: OperatorSpec) -> Fold:
@@ -59,6 +68,8 @@ def make_fold(spec: OperatorSpec) -> Fold:
                 state, given = step(function(state, row))
             except OperatorError:
                 raise
+            except MigrationError as failed:
+                raise replace(failure(spec, failed.error, row), change=failed.change) from failed
             except Exception as error:
                 raise failure(spec, error, row) from error
             group.put(key, version, state)

@@ -238,11 +238,11 @@ class Stage:
 
     @contextmanager
     def _blaming(self, change: int) -> Iterator[None]:
-        """Tell of a version that fails which change it came with."""
+        """Tell of a version or a migration that fails which change it came with."""
         try:
             yield
         except OperatorError as error:
-            self._control.failed(change, error)
+            self._control.failed(change if error.change is None else error.change, error)
             raise
 
     def _call(self, operator: OperatorSpec, mask: int, rows: Chunk, change: int) -> Output:
