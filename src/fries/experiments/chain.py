@@ -65,10 +65,8 @@ class Chain:
         return tuple(dict.fromkeys(("m1", f"m{self.operators}")))
 
     def build(self, flow: Flow, spark: SparkSession) -> DataFrame:
-        """Its output, on a stream that never ends; Spark makes it without Python workers."""
-        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
-        rows = reader.option("numPartitions", self.workers).load().select("value")
-        stream = flow.source("source", rows)
+        """Its output, on a stream that never ends."""
+        stream = flow.source("source", steady(spark, self.rows, self.workers))
         for number in range(1, self.operators + 1):
             stream = stream.map(f"m{number}", Paced(self.cost), batch="arrow")
         return flow.output(stream)
@@ -76,6 +74,12 @@ class Chain:
     def update(self, version: int) -> dict[str, Any]:
         """The targets as another version, which does the same."""
         return {name: Paced(self.cost, version) for name in self.targets}
+
+
+def steady(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
+    """A stream of micro-batches with so many numbers each; Spark makes it without Python."""
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
+    return reader.option("numPartitions", partitions).load().select("value")
 
 
 @dataclass(frozen=True)
