@@ -25,9 +25,7 @@ from fries.workloads import tpcds, w2, w3
 from fries.workloads.layouts import Layout
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from fries import Reconfiguration
+    from pyspark.sql import DataFrame, SparkSession
 
 EVERY: Final = 1.0
 """Seconds between two changes."""
@@ -60,6 +58,22 @@ class Run:
         return f"{self.workflow}-{self.layout}-{'changed' if self.changed else 'alone'}"
 
 
+@dataclass(frozen=True)
+class Streamed:
+    """Makes streams of tables: a folder keeps their files, and each is a micro-batch."""
+
+    spark: SparkSession
+    place: Path
+    files: int
+
+    def __call__(self, rows: DataFrame, name: str) -> DataFrame:
+        """The rows of a table as a stream that ends."""
+        folder = str(self.place / name)
+        rows.repartition(self.files).write.parquet(folder)
+        reader = self.spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(folder)
+
+
 RUNS: Final = tuple(
     Run(workflow, layout, changed)
     for workflow in QUERY
@@ -85,33 +99,33 @@ def _others(workflow: str, bench: Bench) -> Found:
 
 
 def _run(what: Run, bench: Bench) -> Found:
-    return answered(
-        what, bench.tpcds(bench.profile.scale), bench, FILES[what.workflow, what.layout]
-    )
+    data, files = bench.tpcds(bench.profile.scale), FILES[what.workflow, what.layout]
+    return answered(what, data, bench.spark, bench.folder, files)
 
 
-def answered(what: Run, data: Path, bench: Bench, files: int) -> Found:
+def answered(what: Run, data: Path, spark: SparkSession, place: Path, files: int) -> Found:
     """What a streaming query answers, and what was done to it meanwhile."""
-    place = bench.folder
     flow = Flow(what.name, audit=place / "audit", groups=GROUPS)
-    frame, query = _built(what, data, bench, flow, files)
+    streamed = Streamed(spark, place, files)
+    frame, query = _built(what, flow, data, streamed)
     writer = frame.writeStream.trigger(availableNow=True).format("parquet")
     writer = writer.option("checkpointLocation", str(place / "checkpoint"))
     began = time.monotonic()
     running = flow.start(writer.option("path", str(place / "out")))
     try:
-        changes = _change(flow, what.workflow, query) if what.changed else []
+        if what.changed:
+            _change(flow, what.workflow, query)
         running.awaitTermination()
         seconds = time.monotonic() - began
         verdict = flow.audit()
     finally:
         flow.stop()
     ddl, answer = (w2.SUMS, w2.answer) if what.workflow == "W2" else (w3.SUMS, w3.answer)
-    rows = answer(bench.spark.read.schema(ddl).parquet(str(place / "out"))).collect()
+    rows = answer(spark.read.schema(ddl).parquet(str(place / "out"))).collect()
     return {
         "rows": len(rows),
         "digest": digest(tuple(row) for row in rows),
-        "changes": sum(one.state == "done" for one in changes),
+        "changes": sum(tally.new > 0 for tally in verdict.tallies),
         "seconds": round(seconds, 1),
         "transactions": verdict.transactions,
         "mixed": verdict.mixed,
@@ -119,37 +133,30 @@ def answered(what: Run, data: Path, bench: Bench, files: int) -> Found:
 
 
 def _built(
-    what: Run, data: Path, bench: Bench, flow: Flow, files: int
+    what: Run, flow: Flow, data: Path, streamed: Streamed
 ) -> tuple[DataFrame, Query40 | Query71]:
     """A workflow on streams of files, and what knows its updates."""
-
-    def streamed(rows: DataFrame, name: str) -> DataFrame:
-        folder = str(bench.folder / name)
-        rows.repartition(files).write.parquet(folder)
-        reader = bench.spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
-        return reader.parquet(folder)
-
+    spark = streamed.spark
     if what.workflow == "W2":
-        sales, tables = w2.sales(bench.spark, data), w2.tables(data)
+        sales, tables = w2.sales(spark, data), w2.tables(data)
         frame = w2.build(flow, streamed(sales, "in"), tables, what.layout)
         return frame, Query40(sales, tables)
-    channels, others = w3.sales(bench.spark, data), w3.tables(data)
+    channels, others = w3.sales(spark, data), w3.tables(data)
     streams = (streamed(rows, f"in-{n}") for n, rows in zip(w3.PREFIXES, channels, strict=True))
     frame = w3.build(flow, w3.Sales(*streams), others, what.layout)
     return frame, Query71(channels, others)
 
 
-def _change(flow: Flow, workflow: str, query: Query40 | Query71) -> list[Reconfiguration]:
+def _change(flow: Flow, workflow: str, query: Query40 | Query71) -> None:
     """A dummy change every second, of one target after the other, until the input ends."""
-    made: list[Reconfiguration] = []
     until(lambda: flow.workers or not _active(flow), flow)
+    number = 0
     while _active(flow):
-        number = len(made) + 1
+        number += 1
         targets = TARGETS[workflow][number % len(TARGETS[workflow])]
         updates = {name: query.update(name, number) for name in targets}
-        made.append(flow.reconfigure(updates, "fries", PATIENCE))
+        flow.reconfigure(updates, "fries", PATIENCE)
         _pause(flow)
-    return made
 
 
 def _pause(flow: Flow) -> None:
