@@ -6,7 +6,7 @@ import hashlib
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pyspark import cloudpickle
 
@@ -18,8 +18,6 @@ from fries.runtime.spec import OperatorSpec
 from fries.updates import Revision
 
 _dumps: Callable[..., bytes] = cloudpickle.dumps
-NOTHING: Final = pickle.dumps(Shipped({}, {}))
-"""What is left of a change without migrations when other changes have replaced its functions."""
 
 
 class Package(NamedTuple):
@@ -29,7 +27,8 @@ class Package(NamedTuple):
     buffers: tuple[memoryview, ...]
     """Large parts of it, which travel without being copied."""
     residue: bytes
-    """What is left when other changes have replaced its functions."""
+    """What is left when other changes have replaced its functions: migrations, if any, and the
+    names of its operators, so that a worker that joins late counts the same versions."""
     migrates: bool
 
 
@@ -38,8 +37,9 @@ def packed(shipped: Shipped) -> Package:
     parts: list[pickle.PickleBuffer] = []
     payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
     buffers = tuple(_frozen(part.raw()) for part in parts)
+    names = shipped.operators.keys() | shipped.migrations.keys()
     migrates = any(step is not None for step in shipped.migrations.values())
-    residue = _dumps(Shipped({}, shipped.migrations)) if migrates else NOTHING
+    residue = _dumps(Shipped({}, {name: shipped.migrations.get(name) for name in names}))
     return Package(payload, buffers, residue, migrates)
 
 

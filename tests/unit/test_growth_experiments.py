@@ -1,0 +1,140 @@
+"""Reports of the experiments beyond the paper, from made-up parts."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fries.bench import paper_numbers as paper
+from fries.experiments import alternatives, answers, growth, watched
+from fries.experiments.profiles import PAPER, QUICK
+from fries.runtime.audit import Use
+from fries.schedulers import fries
+from fries.workloads import graphs
+
+
+def point(fries_ms: float, late_ms: float, mixed: int = 0) -> dict[str, Any]:
+    return {
+        "fries": [fries_ms, fries_ms + 1],
+        "mini_batch": [late_ms, late_ms + 1],
+        "asking": [1.0, 1.0],
+        "switching": [2.0, 2.0],
+        "batch_seconds": 1.0,
+        "processes": 2,
+        "transactions": 1_000,
+        "mixed": mixed,
+    }
+
+
+def points(**special: dict[str, Any]) -> dict[str, Any]:
+    made = {part.name: point(8, 500) for part in growth.parts(QUICK)}
+    return {**made, **{name.replace("_", "-"): one for name, one in special.items()}}
+
+
+def test_a_flat_delay_is_called_flat() -> None:
+    found = points(seconds_12=point(9, 6_000))
+    report = growth.report(QUICK, found)
+    assert "flat (less than 3 times) in workers, rows, operators, seconds;" in report.verdict
+    assert "11.9" in report.verdict or "12.0" in report.verdict
+    assert report.verdict.endswith("half of a change: 0.")
+
+
+def test_a_delay_that_grows_is_not_hidden() -> None:
+    report = growth.report(QUICK, points(workers_40=point(800, 900, mixed=3)))
+    assert "grows with workers (94.2 times)" in report.verdict
+    assert report.verdict.endswith("half of a change: 3.")
+
+
+def test_growth_has_a_row_for_each_point_and_a_panel_for_each_question() -> None:
+    report = growth.report(QUICK, points())
+    assert [len(table.rows) for table in report.tables] == [6, 4, 6, 3, 6]
+    pytest.importorskip("matplotlib")
+    panels = growth.figure(report).get_axes()
+    assert [axes.get_xlabel() for axes in panels] == [s.label for s in growth.sweeps(QUICK)]
+    assert all(axes.get_yscale() == "log" for axes in panels)
+
+
+@pytest.mark.parametrize("sweep", growth.sweeps(PAPER), ids=lambda sweep: sweep.name)
+def test_only_the_length_changes_how_long_a_micro_batch_takes(sweep: growth.Sweep) -> None:
+    for value in sweep.values:
+        chain = growth.chain_of(sweep.name, value)
+        slept = chain.cost * chain.operators * chain.rows / chain.workers
+        assert slept == pytest.approx(chain.seconds)
+        assert sweep.name == "seconds" or chain.seconds == pytest.approx(1.0, abs=0.5)
+
+
+def test_channels_are_those_of_the_paper() -> None:
+    for row in paper.CHANNELS:
+        plan = fries(graphs.w2(row.workers), ("J1", "J4"))
+        assert (plan.total_channels, plan.channels) == (row.total, row.in_mcs)
+    last = growth.channels([2, 40]).rows
+    assert last == [["2", "18", "12", "-", "-"], ["40", "6,440", "4,800", "6,440", "4,800"]]
+
+
+def test_an_answer_is_the_same_in_any_order() -> None:
+    one, other = (1, "a", Decimal("2.50"), None), (2, "b", Decimal("2.5"), None)
+    assert answers.digest([one, other]) == answers.digest([other, one])
+    assert answers.digest([one]) != answers.digest([(1, "a", Decimal("2.51"), None)])
+    assert answers.digest([one]) != answers.digest([one, one])
+    assert answers.digest([(1, "a", Decimal("2.500"), None)]) == answers.digest([one])
+
+
+def answered(**special: dict[str, Any]) -> dict[str, Any]:
+    others = {"DuckDB": "same", "Spark SQL": "same", "rows": 44}
+    found: dict[str, Any] = {f"{name}-others": others for name in answers.QUERY}
+    for run in answers.RUNS:
+        found[run.name] = {
+            "rows": 44, "digest": "same", "changes": 6 if run.changed else 0, "seconds": 8.0,
+            "transactions": 1_000, "mixed": 0,
+        }  # fmt: skip
+    return {**found, **{name.replace("_", "-"): one for name, one in special.items()}}
+
+
+def test_equal_answers_are_said_to_be_equal() -> None:
+    report = answers.report(QUICK, answered())
+    assert "all 8 runs are equal" in report.verdict
+    assert "24 changes" in report.verdict
+    assert all(row[3:5] == ["yes", "yes"] for row in report.tables[0].rows)
+
+
+def test_a_wrong_answer_is_a_no_in_table_and_verdict() -> None:
+    wrong = {**answered()["W3-fused-changed"], "digest": "other"}
+    report = answers.report(QUICK, answered(W3_fused_changed=wrong))
+    assert "NO: W3-fused-changed differ" in report.verdict
+    assert [row[3:5] for row in report.tables[0].rows].count(["NO", "NO"]) == 1
+
+
+def test_a_report_of_ways_names_the_fastest() -> None:
+    found = {
+        part.name: {"delays_ms": [ms, ms], "batch_seconds": 4.0, "rows_per_second": 1_500.0}
+        for part, ms in zip(alternatives.parts(QUICK), (10, 2_000, 1_500, 2_500), strict=True)
+    }
+    report = alternatives.report(QUICK, found)
+    assert "Fries is the fastest: 10.0 ms" in report.verdict
+    assert "stop and restart 150 times" in report.verdict
+    assert "at 100% of the rate" in report.verdict
+    found["fries"]["delays_ms"] = [4_000, 4_000]
+    assert "NOT the fastest" in alternatives.report(QUICK, found).verdict
+
+
+def test_a_watched_function_keeps_a_log_of_each_copy(tmp_path: Path) -> None:
+    old = watched.Watched(tmp_path, 0, 0.0)
+    assert old({"value": 7}) == {"value": 7, "version": 0}
+    copy = pickle.loads(pickle.dumps(old))
+    copy({"value": 8})
+    (tmp_path / "1-begun.use").touch()  # its first row is under way
+    used = watched.uses(tmp_path)
+    assert len(list(tmp_path.glob("0-*.use"))) == 2
+    assert list(used) == [0]
+    assert used[0].first <= used[0].last
+
+
+def test_a_delay_ends_with_the_last_row_by_any_older_version() -> None:
+    used = {0: Use(0.0, 10.5), 1: Use(10.4, 20.0), 2: Use(23.0, 30.0)}
+    asked = {1: 10.0, 2: 21.0}
+    assert watched.delays(asked, used, until_new=False) == pytest.approx([0.5, 0.0])
+    assert watched.delays(asked, used, until_new=True) == pytest.approx([0.5, 2.0])
