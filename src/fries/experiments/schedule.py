@@ -6,6 +6,7 @@ the query is full, it is held back, and makes no more until the next micro-batch
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Schedule:
         """How many rows are due in the first so many seconds."""
         begins, rates, counts = self._steps()
         step = max(0, int(np.searchsorted(begins, seconds, side="right")) - 1)
-        return max(0, math.floor(counts[step] + (seconds - begins[step]) * rates[step]))
+        return max(0, math.floor(float(counts[step] + (seconds - begins[step]) * rates[step])))
 
     def moments(self, first: int, count: int) -> NDArray[np.float64]:
         """When so many rows are due, from row ``first`` on, counted from 0."""
@@ -63,7 +64,7 @@ class Slice(NamedTuple):
     row: int
     due: int
     """Which row of the schedule the first one is."""
-    count: int
+    size: int
     clock: float | None
     """``None``: these rows are to warm up, and the clock does not run yet."""
 
@@ -81,6 +82,9 @@ class Pace:
     """Rows of the first micro-batch, before the clock is started: workers start and import."""
     limit: int | None = None
     """Most rows of a micro-batch: the buffer after which the source is held back."""
+    pulled: bool = False
+    """Whether a source that is held back makes rows as late as it can: just before they are
+    taken, and not as soon as there is room for them."""
 
     def __post_init__(self) -> None:
         least = min(self.payments, self.partitions, 1 if self.limit is None else self.limit)
@@ -102,7 +106,8 @@ class Pace:
         count = end["row"] - start["row"]
         bounds = [count * number // self.partitions for number in range(self.partitions + 1)]
         clock = None if start["row"] < self.warm else end["clock"]
+        due = end["due"] - count if self.pulled and clock is not None else start["due"]
         return [
-            Slice(start["row"] + first, start["due"] + first, last - first, clock)
-            for first, last in zip(bounds, bounds[1:], strict=False)
+            Slice(start["row"] + first, due + first, last - first, clock)
+            for first, last in itertools.pairwise(bounds)
         ]

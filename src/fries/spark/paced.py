@@ -85,21 +85,21 @@ class _Reader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
         rows = partition.rows
-        for first in range(0, rows.count, CHUNK):
-            yield self._made(rows, first, min(CHUNK, rows.count - first))
+        for first in range(0, rows.size, CHUNK):
+            yield self._made(rows, first, min(CHUNK, rows.size - first))
 
     def _made(self, rows: Slice, first: int, count: int) -> pa.RecordBatch:
         """Some rows of a slice."""
         payments = _first_payments(self._folder, self._pace.payments)
         numbers = np.arange(rows.row + first, rows.row + first + count, dtype=np.int64)
-        chosen = payments.take(pa.array(numbers % len(payments))).combine_chunks()
+        chosen = payments.take(numbers % len(payments))
         attributes = [chosen[name].combine_chunks() for name in ATTRIBUTES]
+        columns: list[Any] = [pa.array(numbers), *attributes]
         if rows.clock is None:
-            moments = [pa.nulls(count, pa.float64())] * 2
+            columns += [pa.nulls(count, pa.float64())] * 2
         else:
             due = self._pace.schedule.moments(rows.due + first, count)
-            moments = [pa.array(due), pa.array(rows.clock + due)]
-        columns: list[Any] = [pa.array(numbers), *attributes, *moments]
+            columns += [pa.array(due), pa.array(rows.clock + due)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def commit(self, end: Offset) -> None:
