@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fries.bench import measure
 from fries.bench import paper_numbers as paper
 from fries.bench.plots import LABELS, LOOKS
-from fries.bench.simulated import INVALID_SCHEDULERS as SCHEDULERS
+from fries.bench.simulated import INVALID_SCHEDULERS
 from fries.experiments.curves import Curve, counted
 from fries.experiments.estimates import shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
@@ -38,6 +38,7 @@ from fries.workloads import simulated
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SCHEDULERS: Final = INVALID_SCHEDULERS
 QUEUE: Final = 30.0
 """Seconds of FD's work in a micro-batch, before the profile's factor: the queue in front of FD
 that the paper's numbers imply (see ``simulated.INVALID_BUFFER``)."""
