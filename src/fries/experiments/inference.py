@@ -127,10 +127,13 @@ def running(
     function: Callable[..., Any],
     versioned: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     columns: str = "",
+    trigger: float = 0.0,
 ) -> Iterator[Running]:
     """W1 from the moment that its clock is started; at the end a last micro-batch may end.
 
     ``versioned`` adds columns to the source; with those that FD adds they are ``columns``.
+    A micro-batch begins every ``trigger`` seconds, or later, when the one before has ended. The
+    clock is started with one of them.
     """
     from fries.spark.paced import paced
 
@@ -144,6 +147,7 @@ def running(
     stamped = scored.map("arrive", arrive, schema=f"{schema}, arrived double", batch="arrow")
     writer = flow.output(sink=stamped).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(place / "checkpoint"))
+    writer = writer.trigger(processingTime=f"{round(1e3 * trigger)} milliseconds")
     flow.start(writer.option("path", str(place / "rows")))
     try:
         until(lambda: _clock(flow), flow)

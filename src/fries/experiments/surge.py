@@ -47,6 +47,9 @@ SCHEDULERS: Final = (measure.NO_CHANGE, "fries", "epoch", "mini_batch", RESTART)
 BUFFER: Final = 50.0
 """Seconds of FD's work in a full micro-batch, before the profile's factor. The next one fills up
 meanwhile, so that latency settles near the paper's 70 s when rows come faster than FD is."""
+TRIGGER: Final = 50 / 3
+"""Seconds from one micro-batch to the next, before the profile's factor. The clock is started
+with one, so that requests come 3 s after a micro-batch that has only rows of the surge began."""
 STEP: Final = 2.0
 """Seconds between two points of a curve, before the profile's factor."""
 _REQUESTS: Final = tuple(zip(simulated.SURGE_REQUESTS, (SMALL, TREE), strict=True))
@@ -65,7 +68,7 @@ def _run(bench: Bench, scheduler: str) -> Found:
     end, schedule = simulated.SURGE_END * factor, Schedule(rates)
     pace = pace_of(schedule, capacity * BUFFER * factor)
     changes = []
-    with running(bench, pace, inference()) as run:
+    with running(bench, pace, inference(), trigger=TRIGGER * factor) as run:
         for second, model in _REQUESTS if scheduler != measure.NO_CHANGE else ():
             run.sleep_until(second * factor)
             changes.append((time.time(), run.change(inference(model), scheduler)))
@@ -198,11 +201,13 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
         f"Times are the paper's, multiplied by {profile.time:g}. FD takes {shown(capacity)} rows "
         f"per second here and {PAPER_CAPACITY:,} in the paper; rates are multiplied by the ratio, "
         f"{shown(capacity / PAPER_CAPACITY)}. Each LSTM is run {TIMES[LARGE]:g} times for a row. "
-        f"Micro-batches follow each other without a pause and take what is due, "
-        f"{found[SCHEDULERS[0]]['limit']:,} rows at most; the source is held back meanwhile, as by "
-        "back-pressure in the paper. Latency is measured where a row reaches the operator after "
-        "FD; the files of the sink show it when its micro-batch has ended. A restart's delay is "
-        "counted until a row has met the new model, the others' until no row met the old one."
+        f"A micro-batch begins every {TRIGGER * profile.time:.2g} s, or when the one before has "
+        "ended, so that they are long enough to matter; both requests come early in one with "
+        f"rows of a surge. It takes what is due, {found[SCHEDULERS[0]]['limit']:,} rows at most; "
+        "then the source is held back, as by back-pressure in the paper. Latency is measured "
+        "where a row reaches the operator after FD; the files of the sink show it when its "
+        "micro-batch has ended. A restart's delay is counted until a row has met the new model, "
+        "the others' until no row met the old one."
     )
 
 
