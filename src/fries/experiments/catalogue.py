@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from fries.errors import ExperimentError
-from fries.experiments import choke, delay_tables
+from fries.experiments import (
+    alternatives,
+    answers,
+    choke,
+    delay_tables,
+    growth,
+    invalid,
+    surge,
+    sweeps,
+)
 from fries.experiments.experiment import Experiment
 
 ALL: Final = "all"
@@ -14,9 +23,16 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
     experiment.name: experiment
     for experiment in (
         choke.EXPERIMENT,
+        surge.EXPERIMENT,
+        invalid.EXPERIMENT,
+        sweeps.RATES,
+        sweeps.COSTS,
         delay_tables.TPCDS,
         delay_tables.UNNEST,
         delay_tables.PRUNED,
+        growth.EXPERIMENT,
+        alternatives.EXPERIMENT,
+        answers.EXPERIMENT,
     )
 }
 

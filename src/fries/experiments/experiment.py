@@ -32,6 +32,9 @@ class Bench(Protocol):
     def folder(self) -> Path:
         """An empty folder that is deleted afterwards."""
 
+    def found(self, part: str) -> Found:
+        """What an earlier part of the same experiment has found."""
+
     def payments(self, rows: int) -> Path:
         """Dataset 1 with at least so many payments."""
 

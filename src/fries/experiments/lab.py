@@ -47,6 +47,9 @@ class Lab:
         self._master = master
         self._session: tuple[int, SparkSession] | None = None
         self._folder: Path | None = None
+        self._found: dict[tuple[str, str], Found] = {}
+        """By experiment and part, of this run and earlier ones."""
+        self._experiment = ""
 
     @property
     def spark(self) -> SparkSession:
@@ -59,6 +62,13 @@ class Lab:
         """The folder of the part that runs."""
         assert self._folder is not None, "a part runs"
         return self._folder
+
+    def found(self, part: str) -> Found:
+        """What a part of the experiment that runs has found, now or in an earlier run."""
+        try:
+            return self._found[self._experiment, part]
+        except KeyError:
+            raise ExperimentError(self._experiment, f"it needs its part {part!r} first") from None
 
     def payments(self, rows: int) -> Path:
         """Dataset 1; one that is there must have enough rows."""
@@ -92,14 +102,18 @@ class Lab:
             return None  # one that cannot be understood is run again
         except OSError as error:
             raise unwritable(path, error) from error
-        return record["found"] if record["profile"] == _plain(asdict(self.profile)) else None
+        if record["profile"] != _plain(asdict(self.profile)):
+            return None
+        self._found[experiment.name, part.name] = record["found"]
+        return record["found"]
 
     def run(self, experiment: Experiment, part: Part) -> Found:
         """Run a part, and keep what it finds."""
         started = time.time()
         with self._at_work(part) as folder:
-            self._folder = folder
+            self._folder, self._experiment = folder, experiment.name
             found = _plain(part.run(self))
+        self._found[experiment.name, part.name] = found
         record = {
             "experiment": experiment.name,
             "part": part.name,
