@@ -87,7 +87,7 @@ def parts(profile: Profile) -> list[Part]:
 
 
 def _name(sweep: str, value: float) -> str:
-    return f"{sweep}-{value:g}"
+    return f"{sweep}-{value:.0f}"
 
 
 def _seconds(chain: Chain, requests: int) -> float:
@@ -136,7 +136,7 @@ def _row(value: float, found: Found) -> list[str]:
     whole, asking, switching = (estimate(found[name]) for name in ("fries", "asking", "switching"))
     loading = max(0.0, whole.mean - asking.mean - switching.mean)
     return [
-        f"{value:,g}", str(whole), shown(asking.mean), shown(loading), shown(switching.mean),
+        f"{value:,.0f}", str(whole), shown(asking.mean), shown(loading), shown(switching.mean),
         str(estimate(found["mini_batch"])), f"{found['batch_seconds']:.1f}",
         str(found["processes"]), f"{found['transactions']:,}", str(found["mixed"]),
     ]  # fmt: skip
@@ -207,7 +207,7 @@ def _panel(axes: Axes, curve: Mapping[str, Any]) -> None:
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks(curve["values"], [f"{value:,g}" for value in curve["values"]])
+    axes.set_xticks(curve["values"], [f"{value:,.0f}" for value in curve["values"]])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel(curve["label"])
