@@ -95,6 +95,8 @@ def test_what_is_said_of_a_curve() -> None:
     curve = Curve([1.0, 2.0, 3.0, 4.0], [1.0, 5.0, None, 3.0])
     assert (curve.peak, curve.final) == (5.0, 3.0)
     assert curve.area == pytest.approx(3.0 + 8.0)
+    assert Curve([0.0, *curve.seconds], [None, *curve.values]).area == pytest.approx(12.0)
+    assert Curve([1.0, 2.0, 4.0], [None, 5.0, None]).aged().values == [None, 5.0, 7.0]
     with pytest.raises(ExperimentError, match="no value"):
         _ = Curve([1.0], [None]).peak
     assert counted(np.array([0.5, 0.6, 2.0]), 2.0, 1.0) == Curve([0.0, 1.0, 2.0], [0.0, 2.0, 3.0])

@@ -51,9 +51,24 @@ class Curve:
 
     @property
     def area(self) -> float:
-        """What lies under it; a gap is a straight line."""
+        """What lies under it; a gap is a straight line, and before the first value it is flat."""
         moments, values = self.known
-        return float(np.trapezoid(values, moments))
+        return float(np.trapezoid(np.interp(self.seconds, moments, values), self.seconds))
+
+    def aged(self) -> Curve:
+        """Of latencies: when nothing arrives any more, what has not arrived grows older.
+
+        Without, a query that is down at the end would look better than one that works.
+        """
+        moments, values = self.known
+        last, latency = float(moments[-1]), float(values[-1])
+        return Curve(
+            self.seconds,
+            [
+                value if second <= last else round(latency + second - last, 4)
+                for second, value in zip(self.seconds, self.values, strict=True)
+            ],
+        )
 
 
 def windowed(moments: Values, values: Values, end: float, window: float, step: float) -> Curve:

@@ -43,6 +43,8 @@ WORKERS: Final = 2
 """Tasks at once, as a part of an experiment has by default."""
 WARM: Final = 2_000
 """Rows of the first micro-batch, which is not measured."""
+LOOK: Final = 0.25
+"""Seconds between two looks at a query that nothing is asked of: they cost time of a core."""
 CAPACITY: Final = "capacity"
 """The part that measures it."""
 FULL: Final = 4_000
@@ -101,7 +103,10 @@ class Running:
 
     def sleep_until(self, second: float) -> None:
         """Wait for a second of the schedule; a query that fails meanwhile says so."""
-        until(lambda: time.time() - self.clock >= second, self.flow)
+        while (left := self.clock + second - time.time()) > 0:
+            if self.flow.query is not None and (error := self.flow.query.exception()):
+                raise error
+            time.sleep(min(left, LOOK))
 
     def change(self, function: Callable[..., Any], scheduler: str) -> Reconfiguration:
         """Ask for another FD."""

@@ -76,7 +76,7 @@ def _run(bench: Bench, scheduler: str) -> Found:
     rows = run.rows("born", "arrived")
     arrived = rows["arrived"] - run.clock
     latency = rows["arrived"] - rows["born"]
-    curve = windowed(arrived, latency, end, measure.WINDOW * factor, STEP * factor)
+    curve = windowed(arrived, latency, end, measure.WINDOW * factor, STEP * factor).aged()
     verdict = run.flow.audit()
     return {
         **asdict(curve),
