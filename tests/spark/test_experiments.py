@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
-from fries.experiments.queries import Trial, trial
+from fries.experiments.queries import Kind, Trial, trial
 from fries.experiments.workflows import TwoModels
 from fries.workloads.payments import DDL, Payments, payments
 
 
-@pytest.mark.parametrize("scheduler", ["fries", "restart"])
-def test_delays_of_w5_are_measured_in_a_stream(
-    spark: SparkSession, tmp_path: Path, scheduler: str
-) -> None:
+def test_delays_of_w5_are_measured_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     batch = payments(0, 300, Payments(seed=3, users=20, merchants=64))
     rows = spark.createDataFrame(batch.to_pandas(), DDL)
-    targets = [("F4",), ("FD3", "FD4")]
-    found = trial(Trial(TwoModels(rows), "fused", scheduler, targets, requests=1), tmp_path)
-    assert set(found["delays_ms"]) == {"F4", "FD3,FD4"}
-    assert all(0 < one < 60_000 for delays in found["delays_ms"].values() for one in delays)
+    kinds = [
+        Kind("fries", ("F4",), 1),
+        Kind("epoch", ("FD3", "FD4"), 1),
+        Kind("restart", ("F4",), 1),
+    ]
+    found = trial(Trial(TwoModels(rows), "fused", kinds), tmp_path)
+    assert {name: set(of) for name, of in found["delays_ms"].items()} == {
+        "fries": {"F4"},
+        "epoch": {"FD3,FD4"},
+        "restart": {"F4"},
+    }
+    delays = [one for of in found["delays_ms"].values() for (one,) in of.values()]
+    assert all(0 < one < 60_000 for one in delays)
     assert found["transactions"] >= 300 * 3
-    assert found["mixed"] == 0
+    assert found["mixed"] == {"fries": 0, "epoch": 0, "restart": 0}

@@ -14,7 +14,7 @@ from typing import Final
 from fries.experiments.estimates import estimate
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
 from fries.experiments.profiles import Profile
-from fries.experiments.queries import Trial, trial
+from fries.experiments.queries import Kind, Trial, trial
 from fries.experiments.samples import query40, query71, two_models, users
 from fries.experiments.workflows import Workflow
 from fries.workloads.layouts import Layout
@@ -43,12 +43,12 @@ SAYS: Final = {
 
 def parts(profile: Profile) -> Sequence[Part]:
     """One for each workflow."""
-    return [Part(name, 35, partial(_part, name, profile.requests)) for name in OPERATORS]
+    return [Part(name, 25, partial(_part, name, profile.requests)) for name in OPERATORS]
 
 
 def _part(name: str, requests: int, bench: Bench) -> Found:
-    what = Trial(MAKE[name](bench), LAYOUT, "epoch", [OPERATORS[name]], requests)
-    return trial(what, bench.folder)
+    kinds = [Kind("epoch", OPERATORS[name], requests)]
+    return trial(Trial(MAKE[name](bench), LAYOUT, kinds), bench.folder)
 
 
 def report(profile: Profile, found: Mapping[str, Found]) -> Report:
@@ -74,7 +74,7 @@ def _crosses(edge: str, stages: Mapping[str, int]) -> bool:
 
 def _verdict(highest: Mapping[str, str], found: Mapping[str, Found]) -> str:
     worst = ", ".join(f"{name} {edge}" for name, edge in highest.items())
-    mixed = sum(part["mixed"] for part in found.values())
+    mixed = sum(part["mixed"]["epoch"] for part in found.values())
     return (
         f"The choke points are {worst}. As in the paper, edges into expensive operators and those "
         "that carry most rows hold the marker up longest, and operators of one chain (here: of one "

@@ -24,7 +24,7 @@ class Profile:
     requests: int
     """Changes per row of a table and scheduler."""
     restarts: int
-    """Changes per row of a table where every change restarts the query."""
+    """Changes per table that restart the query."""
     time: float
     """What the paper's times (surge, versions) are multiplied by."""
     workers: tuple[int, ...]
@@ -37,11 +37,11 @@ QUICK: Final = Profile(
     "quick",
     scale=0.1,
     payments=200_000,
-    sales=100_000,
-    batch=6_000,
-    requests=5,
-    restarts=1,
-    time=0.15,
+    sales=60_000,
+    batch=3_000,
+    requests=3,
+    restarts=3,
+    time=0.12,
     workers=(1, 2, 4, 10, 20, 40),
     makes_data=True,
 )

@@ -31,23 +31,35 @@ WARM: Final = 2
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A change that is made several times: which operators, by which scheduler."""
+
+    scheduler: str
+    targets: Targets
+    count: int
+
+
+@dataclass(frozen=True)
 class Trial:
-    """Changes of a running query, several of each kind."""
+    """Changes of a running query, of several kinds in turns: all meet the same query."""
 
     workflow: Workflow
     layout: Layout
-    scheduler: str
-    targets: Sequence[Targets]
-    requests: int
-    """Changes of each kind."""
+    kinds: Sequence[Kind]
     seed: int = 0
+
+    def order(self) -> list[Kind]:
+        """The kinds, as often as each is wanted, in a random order; restarts come last."""
+        every = [kind for kind in self.kinds for _ in range(kind.count)]
+        random.Random(self.seed).shuffle(every)
+        return sorted(every, key=lambda kind: kind.scheduler == RESTART)
 
 
 @dataclass(frozen=True)
 class Fired:
     """A change that was made."""
 
-    targets: Targets
+    kind: Kind
     requested: float
     delay: float
     """From the request until no target used its old version."""
@@ -56,28 +68,32 @@ class Fired:
 
 
 def trial(what: Trial, place: Path) -> dict[str, Any]:
-    """Delays in milliseconds by targets, and what the audit says.
+    """Delays in milliseconds by scheduler and targets, and what the audit says of each scheduler.
 
     Requests come at random moments of the micro-batches, and each waits for the one before, so
     that none queues. A restart throws the work of a micro-batch away, so that its old version
     ends at once: what counts there is when every target has processed a row by the new one.
     """
-    flow = Flow(f"{type(what.workflow).__name__}-{what.scheduler}", audit=place / "audit")
+    flow = Flow(type(what.workflow).__name__, audit=place / "audit")
     frame = what.workflow.build(flow, place, what.layout)
     with running(flow, frame, place) as batch:
         fired = list(_fire(what, flow, batch))
         settle(flow)
     verdict = flow.audit()
     uses = audit.uses(str(place / "audit"))
-    found: dict[str, list[float]] = {",".join(targets): [] for targets in what.targets}
-    for one in fired:
-        delay = _until_used(one, uses) if what.scheduler == RESTART else one.delay
-        found[",".join(one.targets)].append(round(1e3 * delay, 3))
+    delays: dict[str, dict[str, list[float]]] = {}
+    mixed: dict[str, int] = {}
+    for one, tally in zip(fired, verdict.tallies, strict=True):
+        name = one.kind.scheduler
+        delay = _until_used(one, uses) if name == RESTART else one.delay
+        of = delays.setdefault(name, {}).setdefault(",".join(one.kind.targets), [])
+        of.append(round(1e3 * delay, 3))
+        mixed[name] = mixed.get(name, 0) + tally.mixed
     return {
-        "delays_ms": found,
-        "batch_seconds": round(batch, 3),
+        "delays_ms": delays,
+        "mixed": mixed,
         "transactions": verdict.transactions,
-        "mixed": verdict.mixed,
+        "batch_seconds": round(batch, 3),
         "edges_ms": _choke_points(flow.graph, fired, uses),
         "stages": flow.stages,
     }
@@ -126,16 +142,15 @@ def until(condition: Callable[[], object], flow: Flow) -> None:
 
 def _fire(what: Trial, flow: Flow, batch: float) -> Iterator[Fired]:
     moments = random.Random(what.seed)
-    for number in range(what.requests * len(what.targets)):
-        targets = what.targets[number % len(what.targets)]
+    for number, kind in enumerate(what.order(), start=1):
         time.sleep(moments.uniform(0.0, batch))
-        updates = {name: what.workflow.update(name, number + 1) for name in targets}
+        updates = {name: what.workflow.update(name, number) for name in kind.targets}
         requested = time.time()
-        change = flow.reconfigure(updates, what.scheduler, PATIENCE)
+        change = flow.reconfigure(updates, kind.scheduler, PATIENCE)
         until(lambda: change.state == "done", flow)  # noqa: B023 - used at once
         assert change.delay is not None, "it is done"
-        versions = {name: flow.versions[name] for name in targets}
-        yield Fired(targets, requested, change.delay, versions)
+        versions = {name: flow.versions[name] for name in kind.targets}
+        yield Fired(kind, requested, change.delay, versions)
 
 
 def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:
