@@ -242,7 +242,7 @@ def _verdict(means: Mapping[str, float], found: Mapping[str, Found]) -> str:
     plain = max(found[RESTART]["rows_per_second"], found["polled broadcast"]["rows_per_second"])
     rate = found[FRIES]["rows_per_second"] / plain
     return (
-        f"Fries is {who}: {shown(means[FRIES])} ms; the others take longer: {others}. "
+        f"Fries is {who}: {shown(means[FRIES])} ms; the others take, as multiples of it, {others}. "
         f"Its rows go through at {rate:.0%} of the rate of plain Spark."
     )
 

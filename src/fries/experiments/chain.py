@@ -39,7 +39,8 @@ class Paced:
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The same rows, later."""
-        time.sleep(self.cost * rows.num_rows)
+        if self.cost:
+            time.sleep(self.cost * rows.num_rows)
         return rows
 
 
@@ -56,8 +57,8 @@ class Chain:
 
     @property
     def cost(self) -> float:
-        """Seconds that an operator sleeps per row, so that a micro-batch lasts as it should."""
-        return self.seconds * self.workers / self.rows / self.operators
+        """Seconds per row, so that a micro-batch lasts as it should."""
+        return self.seconds * self.workers / self.rows
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -68,12 +69,16 @@ class Chain:
         """Its output, on a stream that never ends."""
         stream = flow.source("source", steady(spark, self.rows, self.workers))
         for number in range(1, self.operators + 1):
-            stream = stream.map(f"m{number}", Paced(self.cost), batch="arrow")
+            stream = stream.map(f"m{number}", self._function(f"m{number}", 0), batch="arrow")
         return flow.output(stream)
 
     def update(self, version: int) -> dict[str, Any]:
         """The targets as another version, which does the same."""
-        return {name: Paced(self.cost, version) for name in self.targets}
+        return {name: self._function(name, version) for name in self.targets}
+
+    def _function(self, name: str, version: int) -> Paced:
+        """The first map takes all the time: many short sleeps would take longer than one."""
+        return Paced(self.cost if name == "m1" else 0.0, version)
 
 
 def steady(spark: SparkSession, rows: int, partitions: int) -> DataFrame:

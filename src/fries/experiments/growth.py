@@ -56,8 +56,7 @@ def sweeps(profile: Profile) -> tuple[Sweep, ...]:
 def chain_of(sweep: str, value: float) -> Chain:
     """What is run at a point: all else stays as it is.
 
-    Where rows or operators are varied, each takes so much less time that a micro-batch lasts
-    the same.
+    Where rows are varied, each takes so much less time that a micro-batch lasts the same.
     """
     match sweep:
         case "workers":
