@@ -185,7 +185,7 @@ def test_report_on_the_surge() -> None:
     assert "Too slow for its rate on this machine: user_tree." in report.verdict
     latency, capacities = report.tables
     by_name = {row[0]: row for row in latency.rows}
-    assert by_name["restart"][6:] == ["6.00, not ended", "5.00", "5.00", "2.00", "90%", "0"]
+    assert by_name["restart"][6:] == ["6.00, not ended", "5.00", "5.00", "2.29", "90%", "0"]
     assert capacities.rows[2][-1] == "no: 89% of it"
     found["fries"]["delays"][0] = 3.0
     assert "another scheduler" in reported(surge.EXPERIMENT, found).verdict
