@@ -152,6 +152,7 @@ def made_up_invalid(scheduler: str) -> dict[str, Any]:
         "rows": 1_000,
         "rate": 2_500.0,
         "limit": 4_500,
+        "batch_seconds": 5.0,
         "cost": 0.002,
         "delays": [0.1],
         "mixed": 0,
@@ -198,7 +199,7 @@ def test_report_on_invalid_rows() -> None:
     assert "2.5 times as many" in report.verdict
     none, epoch, fries = report.tables[0].rows
     assert (none[3], epoch[3], fries[3]) == ("83%", "49%", "18%")
-    assert fries[5:] == ["200", "20%", "0.400", "0"]
+    assert fries[5:] == ["200", "20%", "5.00", "0.400", "0"]
     found["fries"]["values"] = [0.0, 600.0]
     assert "The order is not" in reported(invalid.EXPERIMENT, found).verdict
 
