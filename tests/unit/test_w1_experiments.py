@@ -152,6 +152,7 @@ def made_up_invalid(scheduler: str) -> dict[str, Any]:
         "rows": 1_000,
         "rate": 2_500.0,
         "limit": 4_500,
+        "batch_seconds": 5.0,
         "cost": 0.002,
         "delays": [0.1],
         "mixed": 0,
@@ -185,7 +186,7 @@ def test_report_on_the_surge() -> None:
     assert "Too slow for its rate on this machine: user_tree." in report.verdict
     latency, capacities = report.tables
     by_name = {row[0]: row for row in latency.rows}
-    assert by_name["restart"][6:] == ["6.00, not ended", "5.00", "5.00", "2.00", "90%", "0"]
+    assert by_name["restart"][6:] == ["6.00, not ended", "5.00", "5.00", "2.29", "90%", "0"]
     assert capacities.rows[2][-1] == "no: 89% of it"
     found["fries"]["delays"][0] = 3.0
     assert "another scheduler" in reported(surge.EXPERIMENT, found).verdict
@@ -198,7 +199,7 @@ def test_report_on_invalid_rows() -> None:
     assert "2.5 times as many" in report.verdict
     none, epoch, fries = report.tables[0].rows
     assert (none[3], epoch[3], fries[3]) == ("83%", "49%", "18%")
-    assert fries[5:] == ["200", "20%", "0.400", "0"]
+    assert fries[5:] == ["200", "20%", "5.00", "0.400", "0"]
     found["fries"]["values"] = [0.0, 600.0]
     assert "The order is not" in reported(invalid.EXPERIMENT, found).verdict
 
