@@ -14,7 +14,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fries.spark.plan import ROCKSDB
+from fries.spark.plan import CHANGELOG, PROVIDER, ROCKSDB
 
 PATIENCE: Final = 120.0
 """Seconds until a benchmark gives up: only a bug takes that long."""
@@ -28,7 +28,8 @@ def session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        .config(PROVIDER, ROCKSDB)
+        .config(CHANGELOG, "true")
         .getOrCreate()
     )
 

@@ -42,7 +42,7 @@ QUICK: Final = Profile(
     requests=3,
     restarts=3,
     time=0.12,
-    workers=(1, 2, 4, 10, 20, 40),
+    workers=(1, 4, 12, 40),
     makes_data=True,
 )
 PAPER: Final = Profile(

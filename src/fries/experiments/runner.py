@@ -6,13 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fries.experiments.experiment import Experiment, Found, Part, Report
 from fries.experiments.lab import Lab, machine, write_json, write_whole
+
+TRUST: Final = 120.0
+"""Seconds of work after which what this machine has needed weighs as much as what parts say."""
 
 
 class Runner:
@@ -121,7 +124,7 @@ class _Clock:
 
     def estimate(self) -> str:
         """The time left."""
-        factor = self._spent / self._done if self._done else 1.0
+        factor = (TRUST + self._spent) / (TRUST + self._done)
         minutes, seconds = divmod(round(self._left * factor), 60)
         return f"{minutes} min {seconds:02} s"
 

@@ -33,6 +33,9 @@ from fries.stages import Exchange, PhysicalFlow, PhysicalStage
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 """The state store that keyed stages need; Spark's default cannot hold map states."""
+CHANGELOG: Final = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""Commit what a batch has changed, and leave whole snapshots to a background thread: else every
+keyed stage waits for some hundred milliseconds at the end of every batch."""
 
 
 class Planner:
@@ -94,7 +97,7 @@ class Planner:
         last: bool,
     ) -> DataFrame:
         """A keyed stage of a streaming query; the output is unpacked from flat rows."""
-        _need_rocksdb(frame.sparkSession)
+        _choose_state_store(frame.sparkSession)
         added = [(HASH, pa.int64()), (OPERATOR, pa.string()), (GROUP, pa.int64())]
         schema = pa.schema([*takes.schema, *(pa.field(*one) for one in added)])
         processor = GroupedStage(Work(self._session, stage, leaving), takes, schema)
@@ -136,8 +139,10 @@ def _named(name: str, alias: str) -> Column:
     return column(name).alias(alias)
 
 
-def _need_rocksdb(session: SparkSession) -> None:
-    """Choose the state store that keyed stages need, unless the user has chosen one."""
+def _choose_state_store(session: SparkSession) -> None:
+    """Set what keyed stages need and what makes them fast, unless the user has chosen."""
     chosen = session.conf.get(PROVIDER, "") or ""
     if not chosen or chosen.endswith("HDFSBackedStateStoreProvider"):
         session.conf.set(PROVIDER, ROCKSDB)
+    if not session.conf.get(CHANGELOG, ""):
+        session.conf.set(CHANGELOG, "true")

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from fries.spark.local import stderr_to
-from fries.spark.plan import ROCKSDB
+from fries.spark.plan import CHANGELOG, PROVIDER, ROCKSDB
 
 
 def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
@@ -18,7 +18,8 @@ def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
         "spark.sql.shuffle.partitions": str(partitions),
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        PROVIDER: ROCKSDB,
+        CHANGELOG: "true",
         "spark.sql.adaptive.enabled": "false",
     }.items():
         builder = builder.config(name, value)
