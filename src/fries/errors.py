@@ -261,8 +261,9 @@ class OperatorError(FriesError):
 
     def __str__(self) -> str:
         row = f" on {self.row}" if self.row else ""
+        whose = "" if self.change is None else f" in the migration of change {self.change}"
         story = f"\n{self.story}" if self.story else ""
-        return f"operator {self.operator!r} failed{row}: {self.problem}{story}"
+        return f"operator {self.operator!r} failed{row}{whose}: {self.problem}{story}"
 
 
 @dataclass(eq=False)

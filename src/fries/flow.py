@@ -304,6 +304,7 @@ class Flow:
         if spec.name in self._operators or spec.name == OUTPUT:
             raise DuplicateOperatorError(spec.name)
         self._check_own(spec.name, inputs)
+        self._check_once(inputs)
         self._operators[spec.name] = spec
         for stream in self._apart(spec.name, inputs):
             edge = EdgeSpec(len(self._edges), stream.operator, spec.name, stream.branch)
@@ -316,6 +317,18 @@ class Flow:
                 raise TraitError(
                     f"operator {name!r}",
                     f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
+                )
+
+    def _check_once(self, inputs: tuple[Stream, ...]) -> None:
+        """Rows of an aggregate begin transactions: several readers must get them at one place."""
+        for stream in inputs:
+            spec = self._operators[stream.operator]
+            readers = [edge.target for edge in self._edges if edge.source == spec.name]
+            if spec.kind is Kind.AGGREGATE and readers:
+                raise TraitError(
+                    f"aggregate {spec.name!r}",
+                    f"its rows go to {readers[0]!r} already; put .replicate('a name') behind it, "
+                    "and use that as often as you like: so a change reaches all copies of a row",
                 )
 
     def _apart(self, name: str, inputs: tuple[Stream, ...]) -> Iterator[Stream]:

@@ -383,9 +383,10 @@ def random_flows(draw: st.DrawFn) -> Flow:
         kinds[name] = Kind.MAP if len(before) == 1 else Kind.PASS
         if kinds[name] is Kind.PASS:
             continue
+        blocking = graph[name].blocking and len(graph.outputs(name)) < 2  # flows refuse others
         if graph[name].blocking or before[0].key:
-            kinds[name] = Kind.AGGREGATE if graph[name].blocking else Kind.PROCESS
-            keys[name] = "user" if graph[name].blocking else draw(st.sampled_from(["id", "user"]))
+            kinds[name] = Kind.AGGREGATE if blocking else Kind.PROCESS
+            keys[name] = "user" if blocking else draw(st.sampled_from(["id", "user"]))
         elif graph[name].emits is Emits.MANY:
             kinds[name] = Kind.FLAT_MAP
         elif graph[name].emits is Emits.ONE_PER_EDGE:
@@ -512,6 +513,25 @@ def test_a_join_behind_a_flat_map_gives_several_rows_of_a_tuple() -> None:
     runs = [played(flow, Change(("E",), 0, moment), [40]) for moment in MOMENTS]
     assert all(verdict.atomic for verdict, _ in runs)
     assert any(cut for _, cut in runs)
+
+
+def test_copies_of_an_aggregates_rows_meet_all_of_a_change_or_nothing() -> None:
+    """One copy goes on in the same stage, the other one through an exchange."""
+    kinds = {
+        "A": Kind.PASS,
+        "B": Kind.AGGREGATE,
+        "RE": Kind.PASS,
+        "C": Kind.MAP,
+        "D": Kind.AGGREGATE,
+    }
+    specs = [operator(n, k, ("user",) if k is Kind.AGGREGATE else ()) for n, k in kinds.items()]
+    pairs = [(OUTSIDE, "A"), ("A", "B"), ("B", "RE"), ("RE", "C"), ("RE", "D"), ("C", "E")]
+    flow = Flow(tuple(specs), tuple(EdgeSpec(n, *p) for n, p in enumerate([*pairs, ("D", "E")])))
+    for targets in (("B", "C", "D"), ("C", "D")):
+        changes = [Change(targets, 0, n, undo=undo) for n in range(30) for undo in (0, 5)]
+        verdicts = [played(flow, change, [5, 5])[0] for change in changes]
+        assert all(verdict.atomic for verdict in verdicts)
+        assert any(tally.old and tally.new for verdict in verdicts for tally in verdict.tallies)
 
 
 def doubled(copy: int, row: Row) -> Row:

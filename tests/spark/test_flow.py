@@ -392,7 +392,10 @@ def test_outputs_and_joins_that_cannot_be_told_apart_are_refused(spark: SparkSes
     with pytest.raises(TraitError, match="belongs to flow 'two'"):
         rows.join("J", stranger, on="id")
     total = rows.aggregate("G", max, "id long, n long", key="id")
-    total.map("M", dict).join("together", total, on="id")
+    copies = total.replicate("copies")
+    copies.map("M", dict).join("together", copies, on="id")
+    with pytest.raises(TraitError, match=r"'copies' already; put .replicate\('a name'\) behind it"):
+        total.map("N", dict)
 
 
 def test_the_branches_of_a_split_can_be_united(spark: SparkSession, flow: Flow) -> None:
