@@ -57,7 +57,8 @@ def test_a_row_where_fries_is_slower_is_named() -> None:
 
 def test_equal_rows_over_an_exchange_are_explained() -> None:
     verdict = UNNEST.report(QUICK, w4_parts(fries=900.5)).verdict
-    assert "W4 {F2}, W4 {FD1}" in verdict
+    assert "equal in W4 {FD1} fused, W4 {F2} fused: these components reach over" in verdict
+    assert "in W4 {F1, U2} fused: there all heads are in the stage of the sources" in verdict
     assert "a stage of Spark begins when the one before has ended" in verdict
 
 
@@ -70,6 +71,7 @@ def test_a_mixed_transaction_of_a_consistent_scheduler_is_told() -> None:
 def test_lines_know_over_how_many_stages_a_component_reaches() -> None:
     made = lines([W4], w4_parts())
     assert [line.stages for line in made] == [1, 2, 3]
+    assert [line.at_source for line in made] == [True, False, False]
 
 
 @pytest.mark.parametrize("experiment", [TPCDS, UNNEST, PRUNED])

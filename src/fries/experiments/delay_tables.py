@@ -129,11 +129,18 @@ class Line:
     measured: Mapping[str, Estimate]
     stages: int
     """Stages of Spark that its components have operators in, at most."""
+    at_source: bool
+    """Whether it is all in the stage of the sources."""
 
     @property
     def title(self) -> str:
         """What it is about."""
         return f"{self.flows.name} {{{', '.join(self.row.targets)}}}"
+
+    @property
+    def named(self) -> str:
+        """What it is about, and in which layout."""
+        return f"{self.title} {self.layout}"
 
     def beaten_by(self) -> list[str]:
         """Schedulers whose mean is below that of Fries by more than both intervals."""
@@ -166,16 +173,16 @@ def lines(flows: Sequence[Flows], found: Mapping[str, Found]) -> list[Line]:
                     for name in one.schedulers
                 }
                 spread = _spread(one.name, row.targets, part["stages"])
-                made.append(Line(one, row, layout, measured, spread))
+                widest = max(map(len, spread))
+                at_source = set().union(*spread) == {0}
+                made.append(Line(one, row, layout, measured, widest, at_source))
     return made
 
 
-def _spread(workflow: str, targets: Targets, stages: Mapping[str, int]) -> int:
-    """In how many stages the widest component has operators."""
+def _spread(workflow: str, targets: Targets, stages: Mapping[str, int]) -> list[set[int]]:
+    """By component, the stages that it has operators in."""
     plan = fries(GRAPHS[workflow](1), targets)
-    return max(
-        len({stages[name] for name in part.members if name in stages}) for part in plan.components
-    )
+    return [{stages[name] for name in part.members if name in stages} for part in plan.components]
 
 
 GRAPHS: Final = {"W2": graphs.w2, "W3": graphs.w3, "W4": graphs.w4, "W5": graphs.w5}
@@ -250,7 +257,7 @@ def _verdict(made: Sequence[Line], flows: Sequence[Flows], found: Mapping[str, F
 
 def _order(made: Sequence[Line]) -> str:
     worse = [
-        f"{line.title} {line.layout} (by {', '.join(LABELS[name] for name in beaten)})"
+        f"{line.named} (by {', '.join(LABELS[name] for name in beaten)})"
         for line in made
         if (beaten := line.beaten_by())
     ]
@@ -276,14 +283,22 @@ def _single(made: Sequence[Line]) -> str:
 
 
 def _equal(made: Sequence[Line]) -> str:
-    names = {line.title for line in made if line.stages > 1 and line.equals("epoch")}
-    if not names:
-        return ""
-    return (
-        f"Where a component reaches over an exchange ({', '.join(sorted(names))}), Fries and epoch "
-        "are equal within their intervals: a stage of Spark begins when the one before has ended, "
-        "so rows that were stamped old wait in the shuffle whoever stamped them."
-    )
+    """Which rows are equal with Fries and epoch, and why."""
+    fused = [line.named for line in made if line.at_source and line.equals("epoch")]
+    beyond = [line.named for line in made if line.stages > 1 and line.equals("epoch")]
+    said = []
+    if fused:
+        said.append(
+            f"Fries and epoch are equal within their intervals in {', '.join(fused)}: there all "
+            "heads are in the stage of the sources, so that an epoch has no way to go."
+        )
+    if beyond:
+        said.append(
+            f"They are also equal in {', '.join(beyond)}: these components reach over an exchange, "
+            "and a stage of Spark begins when the one before has ended, so rows that were stamped "
+            "old wait in the shuffle whoever stamped them."
+        )
+    return " ".join(said)
 
 
 def _consistency(flows: Sequence[Flows], found: Mapping[str, Found]) -> str:

@@ -21,8 +21,11 @@ from fries.workloads.models import Inference, trained
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILES: Final = 2
-"""Files, and so tasks, of a source: one for each core of a small machine."""
+TASKS: Final = 2
+"""Tasks of a source: one for each core of a small machine."""
+TIMES: Final[dict[Layout, int]] = {"fused": 1, "exchanged": 5}
+"""How often a micro-batch of W2 and W3 has each row. Their joins are so fast that behind an
+exchange a micro-batch would end before anything could happen in it."""
 
 
 class Workflow(Protocol):
@@ -56,7 +59,8 @@ class Query40:
 
     def build(self, flow: Flow, place: Path, layout: Layout) -> DataFrame:
         """Its output."""
-        return w2.build(flow, _endless(self.sales, place / "source"), self.tables, layout)
+        stream = _endless(self.sales, place / "source", TIMES[layout])
+        return w2.build(flow, stream, self.tables, layout)
 
     def update(self, target: str, version: int) -> pa.Table:
         """The table of a join."""
@@ -74,7 +78,7 @@ class Query71:
     def build(self, flow: Flow, place: Path, layout: Layout) -> DataFrame:
         """Its output."""
         streams = (
-            _endless(rows, place / channel)
+            _endless(rows, place / channel, TIMES[layout])
             for channel, rows in zip(w3.PREFIXES, self.sales, strict=True)
         )
         return w3.build(flow, w3.Sales(*streams), self.tables, layout)
@@ -133,7 +137,7 @@ class TwoModels:
         return Again(makers[target](), version)
 
 
-def _endless(rows: DataFrame, folder: Path) -> DataFrame:
+def _endless(rows: DataFrame, folder: Path, times: int = 1) -> DataFrame:
     from fries.spark.replay import endless
 
-    return endless(rows, folder, FILES)
+    return endless(rows, folder, TASKS, times)

@@ -22,8 +22,11 @@ NUMBER: Final = "__row"
 """Which row of the table it is."""
 
 
-def endless(rows: DataFrame, folder: Path, partitions: int) -> DataFrame:
-    """A stream whose every micro-batch has these rows, in so many tasks; a folder keeps them."""
+def endless(rows: DataFrame, folder: Path, partitions: int, times: int = 1) -> DataFrame:
+    """A stream whose every micro-batch has these rows, each so many times, in so many tasks.
+
+    A folder keeps them.
+    """
     table = rows.toArrow()
     if not table.num_rows:
         raise DatasetError(str(folder), "it has no rows to repeat")
@@ -34,7 +37,7 @@ def endless(rows: DataFrame, folder: Path, partitions: int) -> DataFrame:
     static = session.read.parquet(str(folder))
     ticks = (
         session.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", table.num_rows)
+        .option("rowsPerBatch", times * table.num_rows)
         .option("numPartitions", partitions)
         .load()
         .select((F.col("value") % table.num_rows).alias(NUMBER))
