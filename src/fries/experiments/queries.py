@@ -150,13 +150,14 @@ def _fire(what: Trial, flow: Flow, batch: float) -> Iterator[Fired]:
         until(lambda: change.state == "done", flow)  # noqa: B023 - used at once
         assert change.delay is not None, "it is done"
         versions = {name: flow.versions[name] for name in kind.targets}
+        if kind.scheduler == RESTART:
+            settle(flow)  # the next one would throw away the first rows of this one
         yield Fired(kind, requested, change.delay, versions)
 
 
 def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:
     """Until every target had begun to use its new version."""
-    begun = [uses[place].first for place in one.versions.items() if place in uses]
-    return max((moment - one.requested for moment in begun), default=one.delay)
+    return max(uses[place].first for place in one.versions.items()) - one.requested
 
 
 def _choke_points(
