@@ -263,11 +263,12 @@ def _order(made: Sequence[Line]) -> str:
     ]
     if not worse:
         return (
-            f"As in the paper, Fries is at or below every other scheduler in all {len(made)} rows."
+            f"As in the paper, no other scheduler is below Fries in any of the {len(made)} rows, "
+            "beyond the intervals."
         )
     return (
-        f"Fries is at or below every other scheduler in {len(made) - len(worse)} of {len(made)} "
-        f"rows; beyond the intervals it is not in: {'; '.join(worse)}."
+        f"In {len(made) - len(worse)} of {len(made)} rows no other scheduler is below Fries beyond "
+        f"the intervals; one is in: {'; '.join(worse)}."
     )
 
 
