@@ -128,12 +128,17 @@ def test_a_part_that_is_needed_must_have_run(tmp_path: Path) -> None:
         lab.found(CAPACITY)
 
 
+def test_a_curve_from_a_moment_on() -> None:
+    curve = Curve([1.0, 2.0, 3.0], [9.0, None, 4.0]).since(2.0)
+    assert (list(curve.seconds), list(curve.values)) == ([2.0, 3.0], [None, 4.0])
+
+
 def made_up_surge(scheduler: str) -> dict[str, Any]:
     height = {"none": 9.0, "fries": 2.0, "epoch": 4.0, "mini_batch": 3.0, "restart": 5.0}
     delays = {"none": [], "fries": [0.02, 0.03], "restart": [6.0, None]}
     return {
-        "seconds": [1.0, 2.0, 3.0],
-        "values": [1.0, height[scheduler], None],
+        "seconds": [0.0, 299.0, 300.0, 301.0],  # what came before the first request is left out
+        "values": [99.0, 1.0, height[scheduler], None],
         "requested": [],
         "delays": delays.get(scheduler, [2.0, 3.0]),
         "rates": [[0.0, 625.0], [15.0, 1_250.0], [30.0, 5_625.0]],

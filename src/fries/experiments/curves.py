@@ -55,6 +55,12 @@ class Curve:
         moments, values = self.known
         return float(np.trapezoid(np.interp(self.seconds, moments, values), self.seconds))
 
+    def since(self, moment: float) -> Curve:
+        """Its part from a moment on."""
+        pairs = zip(self.seconds, self.values, strict=True)
+        seconds, values = zip(*(pair for pair in pairs if pair[0] >= moment), strict=True)
+        return Curve(seconds, values)
+
     def aged(self) -> Curve:
         """Of latencies: when nothing arrives any more, what has not arrived grows older.
 
