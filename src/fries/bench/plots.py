@@ -79,7 +79,7 @@ def draw(workflow: str, result: Result, scale: Scale, out: Path) -> list[Path]:
 
 
 def _surge(result: Inference, scale: Scale) -> Figure:
-    figure, axes = _axes("W1: latency while the rate rises (simulated)")
+    figure, axes = titled("W1: latency while the rate rises (simulated)")
     for start, rate in SURGE_RATES:
         axes.axvline(start * scale.time, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
@@ -106,7 +106,7 @@ def _surge(result: Inference, scale: Scale) -> Figure:
 
 
 def _invalid(result: Inference) -> Figure:
-    figure, axes = _axes("W1: invalid tuples (simulated)")
+    figure, axes = titled("W1: invalid tuples (simulated)")
     for count in result.invalid:
         colour, line = LOOKS[count.scheduler]
         thousands = [value / 1e3 for value in count.count]
@@ -122,7 +122,7 @@ def _invalid(result: Inference) -> Figure:
 
 
 def _sweep(what: str, label: str, values: Sequence[float], points: Sequence[SweepPoint]) -> Figure:
-    figure, axes = _axes(f"W1: reconfiguration delay against {what} (simulated)")
+    figure, axes = titled(f"W1: reconfiguration delay against {what} (simulated)")
     _both(axes, values, [point.fries for point in points], [point.epoch for point in points])
     axes.set_xlabel(label)
     axes.set_xticks(values, [f"{value:,g}" for value in values])
@@ -130,7 +130,7 @@ def _sweep(what: str, label: str, values: Sequence[float], points: Sequence[Swee
 
 
 def _parallelism(rows: Sequence[ParallelismRow]) -> Figure:
-    figure, axes = _axes("W2: delay of {J1, J4} against workers (simulated)")
+    figure, axes = titled("W2: delay of {J1, J4} against workers (simulated)")
     workers = [row.workers for row in rows]
     _both(axes, workers, [row.fries for row in rows], [row.epoch for row in rows])
     axes.set_xlabel("workers per operator")
@@ -160,7 +160,9 @@ def _both(
     axes.legend(title="mean ± standard deviation" if several else None)
 
 
-def _axes(title: str) -> tuple[Figure, Axes]:
+def titled(title: str) -> tuple[Figure, Axes]:
+    """An empty figure, as all of them look."""
+    require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from fries.bench import measure
 from fries.bench import paper_numbers as paper
-from fries.bench.plots import LABELS, LOOKS
+from fries.bench.plots import LABELS, LOOKS, titled
 from fries.experiments.curves import Curve, windowed
 from fries.experiments.estimates import shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
-from fries.experiments.figures import titled
 from fries.experiments.inference import (
     CAPACITY,
     LARGE,

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fries.bench import measure
-from fries.bench.plots import LABELS
+from fries.bench.plots import LABELS, titled
 from fries.bench.simulated import DEFAULT_RATE
 from fries.experiments.estimates import Estimate, estimate, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
-from fries.experiments.figures import draw_delays, titled
+from fries.experiments.figures import draw_delays
 from fries.experiments.inference import (
     CAPACITY,
     LARGE,
