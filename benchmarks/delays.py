@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from benchmarks.spark import drain, folder, percentile, stream_of, wait_until
@@ -102,7 +103,7 @@ def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
     """Fire changes at random moments of micro-batches that take a few seconds each.
 
     A restart throws its micro-batch away, so that the old version ends at once: it counts until
-    a row is processed by the new one.
+    a row is processed by the new one, in the query that was started.
     """
     found: list[float] = []
     random = np.random.default_rng(1)
@@ -117,24 +118,29 @@ def baseline(spark: SparkSession, scheduler: str, cost_ms: float) -> Delay:
         wait_until(lambda: flow.counters.get("A"))
         for version in range(1, REPEATS + 1):
             time.sleep(float(random.uniform(0.5, BATCH_SECONDS)))
-            first_use = where / f"first-{version}"
-            updates = {"A": noted(busy(cost_ms, version), first_use), "B": keep(version)}
+            used = where / f"used-{version}"
+            used.mkdir()
+            updates = {"A": noted(busy(cost_ms, version), used), "B": keep(version)}
             requested = time.time()
             change = flow.reconfigure(updates, scheduler)
             change.wait(60)
-            wait_until(first_use.exists)
-            used = first_use.stat().st_mtime - requested if scheduler == RESTART else 0.0
-            found.append(max(change.delay or 0.0, used) * 1000)
+            assert flow.query is not None, "it was started"
+            first = used / str(flow.query.runId)
+            wait_until(first.exists)
+            until_used = first.stat().st_mtime - requested if scheduler == RESTART else 0.0
+            found.append(max(change.delay or 0.0, until_used) * 1000)
         flow.stop()
     return Delay(scheduler, 2, cost_ms, len(found), percentile(found, 50), percentile(found, 99))
 
 
 def noted(
-    function: Callable[[NumberedRow], NumberedRow], path: Path
+    function: Callable[[NumberedRow], NumberedRow], used: Path
 ) -> Callable[[NumberedRow], NumberedRow]:
-    """A function that leaves a file when it is first used."""
+    """A function that leaves a file for each run of a query in which it is used."""
 
     def wrapped(row: NumberedRow) -> NumberedRow:
+        context = TaskContext.get()
+        path = used / str(context and context.getLocalProperty("spark.jobGroup.id"))
         if not path.exists():
             path.touch()
         return function(row)

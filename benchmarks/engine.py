@@ -111,6 +111,8 @@ def _swap_table(found: Swap) -> Table:
         before, during = getattr(found, name)
         table.add_row(name.removesuffix("_ms").replace("_", " "), f"{before:.1f}", f"{during:.1f}")
     table.add_row("tuples", *(f"{count:,}" for count in found.tuples))
+    lowest, highest = found.noise_p99_ms
+    table.caption = f"p99 of windows before that are as long: {lowest:.1f} to {highest:.1f} ms"
     return table
 
 

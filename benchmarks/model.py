@@ -22,8 +22,8 @@ from fries.flow import Flow
 
 MEGABYTES: Final = 200
 RATE: Final = 400
-SECONDS: Final = 8.0
-"""Of undisturbed running, before the swap."""
+SECONDS: Final = 24.0
+"""Of undisturbed running, before the swap: several times as long as it takes."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Swap:
     latency_p50_ms: tuple[float, float]
     """Before and during."""
     latency_p99_ms: tuple[float, float]
+    noise_p99_ms: tuple[float, float]
+    """The lowest and the highest of windows before the swap that are as long as it took."""
     latency_max_ms: tuple[float, float]
     gap_max_ms: tuple[float, float]
     tuples: tuple[int, int]
@@ -88,23 +90,40 @@ def swap(spark: SparkSession) -> Swap:
         rows = spark.read.parquet(str(where / "out")).collect()
     before = [row for row in rows if start <= row["processed"] < requested]
     during = [row for row in rows if requested <= row["processed"] < end]
-    return _compared(before, during, (change.delay or 0.0) * 1000)
+    windows = _windows(before, start, end - requested)
+    return _compared(before, during, windows, (change.delay or 0.0) * 1000)
 
 
-def _compared(before: list[Row], during: list[Row], took_ms: float) -> Swap:
-    latencies = [
-        [(row["processed"] - row["created"]) * 1000 for row in rows] for rows in (before, during)
-    ]
+def _windows(rows: list[Row], start: float, seconds: float) -> list[list[Row]]:
+    """Rows by the window in which they were processed; without a last one that is shorter."""
+    found: list[list[Row]] = [[] for _ in range(int(SECONDS / seconds))]
+    for row in rows:
+        number = int((row["processed"] - start) / seconds)
+        if number < len(found):
+            found[number].append(row)
+    return found
+
+
+def _compared(
+    before: list[Row], during: list[Row], windows: list[list[Row]], took_ms: float
+) -> Swap:
+    latencies = [_latencies(before), _latencies(during)]
+    usual = [percentile(_latencies(rows), 99) for rows in windows]
     gaps = [_gaps(rows) for rows in (before, during)]
     return Swap(
         MEGABYTES,
         took_ms,
         _both(percentile(found, 50) for found in latencies),
         _both(percentile(found, 99) for found in latencies),
+        (min(usual), max(usual)),
         _both(max(found) for found in latencies),
         _both(max(found) for found in gaps),
         (len(before), len(during)),
     )
+
+
+def _latencies(rows: list[Row]) -> list[float]:
+    return [(row["processed"] - row["created"]) * 1000 for row in rows]
 
 
 def _gaps(rows: list[Row]) -> list[float]:

@@ -20,8 +20,8 @@ from fries.control.door import Line
 from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
 
 PIECE_BYTES: Final = 1 << 20
-PIECE_SECONDS: Final = 0.01
-"""Between two pieces: about 100 MB a second for each worker."""
+PIECE_SECONDS: Final = 0.025
+"""Between two pieces: not quite 40 MB a second for each worker."""
 STALLED_SECONDS: Final = 60.0
 """A worker that takes nothing for so long, while there is something to take, is given up."""
 MOST_UNREAD: Final = 16 << 20

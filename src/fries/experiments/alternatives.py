@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 COST: Final = 0.001
 """Seconds that the row function sleeps per row."""
-ROWS: Final = 7_000
-"""Of a micro-batch: with two tasks it takes about four seconds."""
+ROWS: Final = 4_500
+"""Of a micro-batch: with two tasks it takes nearly three seconds."""
 TASKS: Final = 2
 WARM: Final = 3
 """Micro-batches before the first change; all but the first tell how fast rows go through."""
@@ -153,7 +153,7 @@ def _swallow(frame: DataFrame) -> None:
 
 def parts(profile: Profile) -> list[Part]:
     """A part for each way."""
-    seconds = 8.0 + 4.5 * (WARM + 1) + 4.0 * profile.requests
+    seconds = 8.0 + 3.0 * (WARM + 1) + 3.0 * profile.requests
     return [Part(_name(way), seconds, partial(measured, way), TASKS) for way in WAYS]
 
 

@@ -39,7 +39,7 @@ TARGETS: Final[dict[str, Sequence[Targets]]] = {
 """What is changed, in turn."""
 LAYOUTS: Final[tuple[Layout, ...]] = ("fused", "exchanged")
 FILES: Final = {
-    ("W2", "fused"): 10, ("W2", "exchanged"): 6, ("W3", "fused"): 10, ("W3", "exchanged"): 6,
+    ("W2", "fused"): 6, ("W2", "exchanged"): 4, ("W3", "fused"): 6, ("W3", "exchanged"): 4,
 }  # fmt: skip
 """Files of each table of sales, and so micro-batches."""
 

@@ -322,8 +322,8 @@ def _scaling(flows: Sequence[Flows], profile: Profile, found: Mapping[str, Found
     lengths = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in batches.items())
     return (
         f"Streams without end, micro-batches of {lengths}, {profile.requests} requests a row at "
-        f"random moments, by all schedulers in turns; 2 workers per stage, the paper had 40. "
-        f"Simulated: {SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
+        f"random moments, by all schedulers in turns; {profile.tasks} workers per stage (paper: "
+        f"40). Simulated: {SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
         "A restart counts until every target has processed a row by its new version; it takes "
         f"equally long whatever is changed: all rows have the mean of the same {profile.restarts}."
     )

@@ -53,8 +53,8 @@ class Part:
     seconds: float
     """How long it takes on two cores, about: for the estimate of the time left."""
     run: Callable[[Bench], Found]
-    workers: int = 2
-    """Python workers per stage, and tasks at once."""
+    workers: int | None = None
+    """Python workers per stage, and tasks at once; those of the profile if nothing is said."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PAYMENT: Final = 0.025
 """Seconds per row where workers are counted: what the paper's model took for a payment. So 40
 workers on two cores call their function 1,600 times a second, and not more than they can."""
-ROWS: Final = (1_000, 10_000, 100_000, 1_000_000)
+ROWS: Final = (1_000, 30_000, 1_000_000)
 OPERATORS: Final = (1, 4, 32)
-SECONDS: Final = (1.0, 4.0, 8.0)
+SECONDS: Final = (1.0, 3.0, 6.0)
 SCHEDULERS: Final = ("fries", "mini_batch")
 FLAT: Final = 3.0
 """A delay that grows by less than this factor over the whole range counts as flat."""

@@ -39,20 +39,19 @@ PAPER_CAPACITY: Final = 1_600
 """Tuples per second that the paper's FD could take."""
 PAYMENTS: Final = 100_000
 """Payments that rows are made of: all users are among them."""
-WORKERS: Final = 2
-"""Tasks at once, as a part of an experiment has by default."""
-WARM: Final = 2_000
+WARM: Final = 500
 """Rows of the first micro-batch, which is not measured."""
 LOOK: Final = 0.25
 """Seconds between two looks at a query that nothing is asked of: they cost time of a core."""
 CAPACITY: Final = "capacity"
 """The part that measures it."""
-FULL: Final = 4_000
-"""Rows of a micro-batch where capacity is measured: seconds of work for the large model. Where
-cheaper ones are measured, too, there are twice as many: else they would measure Spark."""
+FULL: Final = 1_000
+"""Rows of a micro-batch where capacity is measured, for each worker of two: seconds of work for
+the large model. Where cheaper ones are measured, too, there are twice as many: else they would
+measure Spark."""
 ROUNDS: Final = 2
 """Micro-batches of each model for that."""
-TIMES: Final = {"user_lstm": 3.0, "user_lstm_small": 3.0, "user_tree": 1.0}
+TIMES: Final = {"user_lstm": 12.0, "user_lstm_small": 12.0, "user_tree": 1.0}
 """Models from the most expensive one to the cheapest, and how often each is run for a row."""
 LARGE, SMALL, TREE = TIMES
 SHARES: Final = 10
@@ -133,13 +132,11 @@ def running(
     function: Callable[..., Any],
     versioned: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     columns: str = "",
-    trigger: float = 0.0,
 ) -> Iterator[Running]:
     """W1 from the moment that its clock is started; at the end a last micro-batch may end.
 
     ``versioned`` adds columns to the source; with those that FD adds they are ``columns``.
-    A micro-batch begins every ``trigger`` seconds, or later, when the one before has ended. The
-    clock is started with one of them.
+    A micro-batch begins when the one before has ended.
     """
     from fries.spark.paced import paced
 
@@ -153,7 +150,6 @@ def running(
     stamped = scored.map("arrive", arrive, schema=f"{schema}, arrived double", batch="arrow")
     writer = flow.output(sink=stamped).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(place / "checkpoint"))
-    writer = writer.trigger(processingTime=f"{round(1e3 * trigger)} milliseconds")
     flow.start(writer.option("path", str(place / "rows")))
     try:
         until(lambda: _clock(flow), flow)
@@ -172,9 +168,9 @@ def _clock(flow: Flow) -> float:
     return float(offset["clock"] or 0.0)
 
 
-def pace_of(schedule: Schedule, limit: float, pulled: bool = False) -> Pace:
+def pace_of(bench: Bench, schedule: Schedule, limit: float, pulled: bool = False) -> Pace:
     """How rows are made and taken, in all experiments on W1."""
-    return Pace(schedule, PAYMENTS, WORKERS, WARM, max(1, round(limit)), pulled)
+    return Pace(schedule, PAYMENTS, bench.profile.tasks, WARM, max(1, round(limit)), pulled)
 
 
 def capacity_part(models: int, seconds: float) -> Part:
@@ -189,8 +185,8 @@ def capacity_of(bench: Bench) -> float:
 
 def _capacities(bench: Bench, models: tuple[str, ...]) -> Found:
     """Rows per second that the query takes with each model, when there are always enough."""
-    rows = FULL * min(len(models), 2)
-    with running(bench, pace_of(ENDLESS, rows), inference(models[0])) as run:
+    rows = FULL * min(len(models), 2) * bench.profile.tasks // 2
+    with running(bench, pace_of(bench, ENDLESS, rows), inference(models[0])) as run:
         found = {models[0]: _throughput(run.flow, rows)}
         for model in models[1:]:
             run.change(inference(model), "fries").wait(PATIENCE)

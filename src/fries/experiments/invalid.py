@@ -79,7 +79,7 @@ def _run(bench: Bench, scheduler: str) -> Found:
     factor, capacity = bench.profile.time, capacity_of(bench)
     period, end = measure.VERSION_PERIOD * factor, measure.VERSIONS_END * factor
     rate = scaled(simulated.INVALID_RATE, capacity)
-    pace = pace_of(Schedule([(0, rate)]), capacity * QUEUE * factor, pulled=True)
+    pace = pace_of(bench, Schedule([(0, rate)]), capacity * QUEUE * factor, pulled=True)
     version = f"cast(floor(due / {period}) as long) as v1"
     with running(
         bench, pace, Versioned(0), lambda rows: rows.selectExpr("*", version), ", v1 long, v2 long"

@@ -137,9 +137,10 @@ class Lab:
 
     @contextmanager
     def _at_work(self, part: Part) -> Iterator[Path]:
-        if self._session is None or self._session[0] != part.workers:
+        workers = part.workers or self.profile.tasks
+        if self._session is None or self._session[0] != workers:
             self.close()
-            self._session = part.workers, self._started(part.workers)
+            self._session = workers, self._started(workers)
         folder = Path(tempfile.mkdtemp(prefix="fries-experiment-"))
         try:
             yield folder

@@ -1,4 +1,4 @@
-"""How much is run: ``quick`` for two cores and 40 minutes, ``paper`` for a cluster."""
+"""How much is run: ``quick`` for two cores and 25 minutes, ``paper`` for a cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ class Profile:
     """The size of all experiments."""
 
     name: str
+    tasks: int
+    """Python workers per stage, and tasks at once."""
     scale: float
     """Scale factor of the TPC-DS tables."""
     payments: int
     """Payments of dataset 1; dataset 2 has the same."""
     sales: int
-    """Rows in a micro-batch of W2 and W3."""
+    """Rows in a micro-batch of W2 and W3, where joins are fused."""
     batch: int
     """Payments in a micro-batch of W4 and W5."""
     requests: int
@@ -35,18 +37,20 @@ class Profile:
 
 QUICK: Final = Profile(
     "quick",
+    tasks=2,
     scale=0.1,
     payments=200_000,
-    sales=60_000,
-    batch=3_000,
+    sales=50_000,
+    batch=1_200,
     requests=3,
     restarts=3,
-    time=0.12,
+    time=0.1,
     workers=(1, 4, 12, 40),
     makes_data=True,
 )
 PAPER: Final = Profile(
     "paper",
+    tasks=40,
     scale=100.0,
     payments=24_000_000,
     sales=10_000_000,

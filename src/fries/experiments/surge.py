@@ -34,7 +34,7 @@ from fries.experiments.inference import (
     scaled,
 )
 from fries.experiments.profiles import Profile
-from fries.experiments.queries import RESTART
+from fries.experiments.queries import RESTART, settle
 from fries.experiments.schedule import Schedule
 from fries.reconfiguration import Reconfiguration
 from fries.workloads import simulated
@@ -46,25 +46,25 @@ SCHEDULERS: Final = (measure.NO_CHANGE, "fries", "epoch", "mini_batch", RESTART)
 BUFFER: Final = 50.0
 """Seconds of FD's work in a full micro-batch, before the factor. The next one fills up
 meanwhile, so that latency settles near the paper's 70 s when rows come faster than FD is."""
-TRIGGER: Final = 50 / 3
-"""Seconds from one micro-batch to the next, before the factor. The clock is started with one, so
-that requests come 6 s after a micro-batch that has only rows of the surge began."""
-LATER: Final = 3.0
-"""Seconds by which requests come later than in the paper, before the factor: at its moments Spark
-would still be planning that micro-batch."""
+SKIPPED: Final = 60
+"""Seconds at the paper's beginning that are left out: nothing happens in the first 100."""
+PLANNED: Final = 1.0
+"""Seconds from the beginning of a micro-batch until its rows are processed, about."""
 LONGER: Final = 2.0
 """What the profile's factor of time is multiplied by: a micro-batch must take seconds, or else it
 ends before anything could go wrong in it."""
 STEP: Final = 2.0
 """Seconds between two points of a curve, before the factor."""
+_END: Final = simulated.SURGE_END - SKIPPED
+_RATES: Final = tuple((max(0, begin - SKIPPED), rate) for begin, rate in simulated.SURGE_RATES)
 _REQUESTS: Final = tuple(
-    (second + LATER, model)
+    (second - SKIPPED, model)
     for second, model in zip(simulated.SURGE_REQUESTS, (SMALL, TREE), strict=True)
 )
 
 
 def _parts(profile: Profile) -> Sequence[Part]:
-    seconds = simulated.SURGE_END * _factor(profile) + 12
+    seconds = _END * _factor(profile) + 12
     runs = (Part(name, seconds, partial(_run, scheduler=name)) for name in SCHEDULERS)
     return [capacity_part(len(TIMES), 35), *runs]
 
@@ -77,13 +77,15 @@ def _factor(profile: Profile) -> float:
 def _run(bench: Bench, scheduler: str) -> Found:
     """Latency over time, and the delays of both changes."""
     factor, capacity = _factor(bench.profile), capacity_of(bench)
-    rates = [(begin * factor, scaled(rate, capacity)) for begin, rate in simulated.SURGE_RATES]
-    end, schedule = simulated.SURGE_END * factor, Schedule(rates)
-    pace = pace_of(schedule, capacity * BUFFER * factor)
+    rates = [(begin * factor, scaled(rate, capacity)) for begin, rate in _RATES]
+    end, schedule = _END * factor, Schedule(rates)
+    pace = pace_of(bench, schedule, capacity * BUFFER * factor)
     changes = []
-    with running(bench, pace, inference(), trigger=TRIGGER * factor) as run:
+    with running(bench, pace, inference()) as run:
         for second, model in _REQUESTS if scheduler != measure.NO_CHANGE else ():
             run.sleep_until(second * factor)
+            settle(run.flow)  # so that all schedulers meet a micro-batch at its beginning
+            time.sleep(PLANNED)
             changes.append((time.time(), run.change(inference(model), scheduler)))
         run.sleep_until(end)
     rows = run.rows("born", "arrived")
@@ -217,11 +219,11 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
         f"Times are the paper's, multiplied by {factor:g}. FD takes {shown(capacity)} rows per "
         f"second here and {PAPER_CAPACITY:,} in the paper; rates are multiplied by the ratio, "
         f"{shown(capacity / PAPER_CAPACITY)}. Each LSTM is run {TIMES[LARGE]:g} times for a row. "
-        f"A micro-batch begins every {TRIGGER * factor:.2g} s, or when the one before has ended, "
-        "so that they are long enough to matter; both requests come while one with rows of a "
-        f"surge is processed, {LATER * factor:.2g} s later than in the paper. A micro-batch takes "
-        f"what is due, {found[SCHEDULERS[0]]['limit']:,} rows at most; then the source is held "
-        "back, as by back-pressure in the paper. Latency is measured where a row reaches the "
+        f"The paper's first {SKIPPED} s, in which nothing happens, are left out. A micro-batch "
+        "begins when the one before has ended; both requests come when the first rows of the next "
+        "micro-batch after the paper's moments are processed, with every scheduler. A micro-batch "
+        f"takes what is due, {found[SCHEDULERS[0]]['limit']:,} rows at most; then the source is "
+        "held back, as by back-pressure in the paper. Latency is measured where a row reaches the "
         "operator after FD; the files of the sink show it when its micro-batch has ended. A "
         "restart's delay is counted until a row has met the new model, the others' until no row "
         "met the old one."

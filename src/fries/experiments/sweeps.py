@@ -82,7 +82,7 @@ def _run(bench: Bench, point: _Point) -> Found:
     factor, capacity = bench.profile.time, capacity_of(bench)
     times = TIMES[LARGE] * point.cost / simulated.INFERENCE
     rate = scaled(point.rate, capacity)
-    pace = pace_of(Schedule([(0, rate)]), capacity * BUFFER * factor)
+    pace = pace_of(bench, Schedule([(0, rate)]), capacity * BUFFER * factor)
     moments = random.Random(0)
     delays: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     with running(bench, pace, Costly(LARGE, times)) as run:

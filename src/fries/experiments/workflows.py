@@ -21,9 +21,7 @@ from fries.workloads.models import Inference, trained
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TASKS: Final = 2
-"""Tasks of a source: one for each core of a small machine."""
-TIMES: Final[dict[Layout, int]] = {"fused": 1, "exchanged": 5}
+TIMES: Final[dict[Layout, int]] = {"fused": 1, "exchanged": 2}
 """How often a micro-batch of W2 and W3 has each row. Their joins are so fast that behind an
 exchange a micro-batch would end before anything could happen in it."""
 
@@ -139,5 +137,6 @@ class TwoModels:
 
 def _endless(rows: DataFrame, folder: Path, times: int = 1) -> DataFrame:
     from fries.spark.replay import endless
+    from fries.spark.sessions import workers
 
-    return endless(rows, folder, TASKS, times)
+    return endless(rows, folder, workers(rows.sparkSession), times)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from fries.spark.local import stderr_to
 from fries.spark.plan import CHANGELOG, PROVIDER, ROCKSDB
+
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
@@ -17,7 +20,7 @@ def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
-        "spark.sql.shuffle.partitions": str(partitions),
+        PARTITIONS: str(partitions),
         PROVIDER: ROCKSDB,
         CHANGELOG: "true",
         "spark.sql.adaptive.enabled": "false",
@@ -25,3 +28,8 @@ def experiment_session(master: str, partitions: int, log: Path) -> SparkSession:
         builder = builder.config(name, value)
     with stderr_to(log):
         return builder.getOrCreate()
+
+
+def workers(spark: SparkSession) -> int:
+    """How many tasks a stage behind an exchange has, and so Python workers."""
+    return int(spark.conf.get(PARTITIONS) or 1)
