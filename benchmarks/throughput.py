@@ -29,7 +29,7 @@ from fries.flow import Flow
 ROWS: Final = 5_000_000
 ROUNDS: Final = 12
 """Of the stateless flow and plain Spark, in turns; the best of each counts."""
-SIZES: Final = ((20_000, 5), (100_000, 3))
+SIZES: Final = ((20_000, 4), (100_000, 2))
 """Rows in a batch, as many keys, and how many batches with a state per key."""
 MORE: Final = 8
 """Times as many batches of a flow, so that all run for about half a minute: Java compiles what it
