@@ -217,8 +217,10 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
     capacity, factor = found[CAPACITY][LARGE], _factor(profile)
     return (
         f"Times are the paper's, multiplied by {factor:g}. FD takes {shown(capacity)} rows per "
-        f"second here and {PAPER_CAPACITY:,} in the paper; rates are multiplied by the ratio, "
-        f"{shown(capacity / PAPER_CAPACITY)}. Each LSTM is run {TIMES[LARGE]:g} times for a row. "
+        f"second here, if Spark takes no time at all, and {PAPER_CAPACITY:,} in the paper; rates "
+        f"are multiplied by the ratio, {shown(capacity / PAPER_CAPACITY)}. The LSTM is run "
+        f"{TIMES[LARGE]:g} times for a row and the smaller one {TIMES[SMALL]:g} times, so that it "
+        "carries the first surge and not the second one, as in the paper. "
         f"The paper's first {SKIPPED} s, in which nothing happens, are left out. A micro-batch "
         "begins when the one before has ended; both requests come when the first rows of the next "
         "micro-batch after the paper's moments are processed, with every scheduler. A micro-batch "
