@@ -30,19 +30,6 @@ Case = tuple[Graph, frozenset[str]]
 quick = settings(max_examples=150, deadline=None)
 thorough = settings(max_examples=300, deadline=None)
 
-plain = graphs(
-    max_operators=5,
-    parallel=False,
-    one_to_many=False,
-    unique=False,
-    blocking=False,
-    broadcast=False,
-)
-unblocked = graphs(blocking=False)
-unblocked_no_broadcast = graphs(blocking=False, broadcast=False)
-one_to_one = graphs(one_to_many=False, blocking=False, broadcast=False)
-funnelled = funnel_cases(graphs(min_operators=4, blocking=False))
-
 
 @dataclass(frozen=True)
 class Star:

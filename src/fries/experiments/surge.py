@@ -12,6 +12,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from fries.bench import measure
 from fries.bench import paper_numbers as paper
 from fries.bench.plots import LABELS, LOOKS, titled
@@ -141,7 +143,7 @@ def _report(profile: Profile, found: Mapping[str, Found]) -> Report:
     data = {
         "curves": {name: asdict(curve) for name, curve in curves.items()},
         "rates": found[SCHEDULERS[0]]["rates"],
-        "requests": [second * _factor(profile) for second, _ in _REQUESTS],
+        "requests": {name: found[name]["requested"] for name in SCHEDULERS},
         "window": measure.WINDOW * _factor(profile),
     }
     return Report(
@@ -249,9 +251,9 @@ def _figure(report: Report) -> Figure:
         colour, line = LOOKS[name]
         moments, values = Curve.of(data["curves"][name]).known
         axes.plot(moments, values, line, color=colour, label=LABELS[name])
-    for number, moment in enumerate(data["requests"]):
-        label = "reconfiguration requested" if number == 0 else None
-        axes.axvline(moment, color="black", linewidth=0.8, linestyle="-.", label=label)
+        asked = data["requests"][name]
+        axes.plot(asked, np.interp(asked, moments, values), "o", color=colour, markersize=7)
+    axes.plot([], [], "o", color="black", markersize=7, label="reconfiguration requested")
     axes.set_xlabel("time (s)")
     axes.set_ylabel(f"mean latency of rows,\n{data['window']:g}-second windows (s)")
     axes.margins(x=0.01, y=0.12)
