@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Final, TypeAlias
 
 from fries.bench import paper_numbers as paper
@@ -29,6 +30,9 @@ Row: TypeAlias = paper.DelayNumbers | paper.PruningNumbers
 BOTH: Final[tuple[Layout, ...]] = ("fused", "exchanged")
 SCHEDULERS: Final = ("fries", "epoch", "mini_batch", RESTART)
 PRUNING: Final = ("fries", "fries_unpruned", "epoch", "mini_batch", RESTART)
+BOUNDARY: Final = "mini_batch"
+POOLED: Final = (BOUNDARY, RESTART)
+"""Schedulers that take equally long whatever is changed: all rows of a query share their mean."""
 NAIVE: Final = "naive"
 LABELS: Final = {
     "fries": "Fries",
@@ -69,16 +73,16 @@ class Flows:
         return [row.targets for row in self.rows]
 
 
-W2: Final = Flows("W2", paper.W2, BOTH, SCHEDULERS, "epoch", query40, 90)
-W3: Final = Flows("W3", paper.W3, BOTH, SCHEDULERS, "epoch", query71, 100)
-W4: Final = Flows("W4", paper.W4, ("fused",), SCHEDULERS, "epoch", users, 90)
-W5: Final = Flows("W5", paper.W5, BOTH, PRUNING, "fries_unpruned", two_models, 150)
+W2: Final = Flows("W2", paper.W2, BOTH, SCHEDULERS, "epoch", query40, 55)
+W3: Final = Flows("W3", paper.W3, BOTH, SCHEDULERS, "epoch", query71, 60)
+W4: Final = Flows("W4", paper.W4, ("fused",), SCHEDULERS, "epoch", users, 60)
+W5: Final = Flows("W5", paper.W5, BOTH, PRUNING, "fries_unpruned", two_models, 95)
 
 
 def parts(flows: Sequence[Flows], profile: Profile) -> list[Part]:
     """A simulated part, and a query for each workflow and layout."""
     return [
-        Part("simulated", 20, partial(_simulated, flows)),
+        Part("simulated", 5, partial(_simulated, flows)),
         *(
             Part(_name(one, layout), one.seconds, partial(_part, one, layout, profile))
             for one in flows
@@ -96,9 +100,10 @@ def _part(flows: Flows, layout: Layout, profile: Profile, bench: Bench) -> Found
         Kind(scheduler, targets, profile.requests)
         for targets in flows.targets
         for scheduler in flows.schedulers
-        if scheduler != RESTART
+        if scheduler not in POOLED
     ]
     kinds.append(Kind(NAIVE, CONTRAST[flows.name], profile.requests))
+    kinds.append(Kind(BOUNDARY, flows.targets[0], 2 * profile.restarts))
     kinds.append(Kind(RESTART, flows.targets[0], profile.restarts))
     return trial(Trial(flows.make(bench), layout, kinds), bench.folder)
 
@@ -164,12 +169,10 @@ def lines(flows: Sequence[Flows], found: Mapping[str, Found]) -> list[Line]:
         for layout in one.layouts:
             part = found[_name(one, layout)]
             delays = part["delays_ms"]
-            (restarts,) = delays[RESTART].values()  # whatever is changed, it takes the same time
+            pooled = {name: [*chain.from_iterable(delays[name].values())] for name in POOLED}
             for row in one.rows:
                 measured = {
-                    name: estimate(
-                        restarts if name == RESTART else delays[name][",".join(row.targets)]
-                    )
+                    name: estimate(pooled.get(name) or delays[name][",".join(row.targets)])
                     for name in one.schedulers
                 }
                 spread = _spread(one.name, row.targets, part["stages"])
@@ -324,8 +327,9 @@ def _scaling(flows: Sequence[Flows], profile: Profile, found: Mapping[str, Found
         f"Streams without end, micro-batches of {lengths}, {profile.requests} requests a row at "
         f"random moments, by all schedulers in turns; {profile.tasks} workers per stage (paper: "
         f"40). Simulated: {SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
-        "A restart counts until every target has processed a row by its new version; it takes "
-        f"equally long whatever is changed: all rows have the mean of the same {profile.restarts}."
+        "A restart counts until every target has processed a row by its new version. A restart and "
+        "the boundary of a micro-batch take equally long whatever is changed: all rows of a query "
+        f"share the mean of {profile.restarts} restarts and {2 * profile.restarts} boundaries."
     )
 
 

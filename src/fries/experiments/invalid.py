@@ -71,7 +71,7 @@ class Versioned:
 def _parts(profile: Profile) -> Sequence[Part]:
     seconds = measure.VERSIONS_END * profile.time + 10
     runs = (Part(name, seconds, partial(_run, scheduler=name)) for name in SCHEDULERS)
-    return [capacity_part(1, 15), *runs]
+    return [capacity_part(1, 20), *runs]
 
 
 def _run(bench: Bench, scheduler: str) -> Found:

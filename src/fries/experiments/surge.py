@@ -66,9 +66,9 @@ _REQUESTS: Final = tuple(
 
 
 def _parts(profile: Profile) -> Sequence[Part]:
-    seconds = _END * _factor(profile) + 12
+    seconds = _END * _factor(profile) + 8
     runs = (Part(name, seconds, partial(_run, scheduler=name)) for name in SCHEDULERS)
-    return [capacity_part(len(TIMES), 35), *runs]
+    return [capacity_part(len(TIMES), 45), *runs]
 
 
 def _factor(profile: Profile) -> float:

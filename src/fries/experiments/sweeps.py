@@ -74,7 +74,7 @@ class _Sweep:
 def _parts(profile: Profile, sweep: _Sweep) -> Sequence[Part]:
     seconds = 8 + WARM_UP * profile.time + 5 * profile.requests
     runs = (Part(one.name, seconds, partial(_run, point=one)) for one in sweep.points)
-    return [capacity_part(1, 15), *runs]
+    return [capacity_part(1, 20), *runs]
 
 
 def _run(bench: Bench, point: _Point) -> Found:
