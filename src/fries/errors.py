@@ -183,7 +183,10 @@ class AlreadyAppliedError(PlanError):
     targets: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{_listed(self.targets)}: these functions are in place, or about to be"
+        return (
+            f"{_listed(self.targets)}: these functions are in place, or about to be; nothing is to "
+            "be done"
+        )
 
 
 @dataclass(eq=False)

@@ -242,6 +242,8 @@ class Flow:
         """
         requested = time.time()
         engine = self._running
+        if self._run is not None and not self._run.isActive:
+            raise NotRunningError(self.name)
         plan = self.plan(updates, scheduler)
         made = {name: self._revision(name, update) for name, update in updates.items()}
         return engine.reconfigure(plan, made, timeout, requested, note)

@@ -11,7 +11,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from fries.errors import LogMismatchError, RolledBackError, TraitError, UpdateRefusedError
+from fries.errors import (
+    LogMismatchError,
+    NotRunningError,
+    RolledBackError,
+    TraitError,
+    UpdateRefusedError,
+)
 from fries.flow import Flow
 from fries.spark.policy import Supervision
 from fries.spark.supervisor import SupervisedQuery
@@ -288,6 +294,27 @@ def test_a_version_that_fails_after_its_batch_was_committed_is_undone(job: Job) 
     assert (first.state, back.state) == ("rolled back", "done")
     assert back.note.startswith("rollback of change 1: ValueError('not 73')")
     assert job.flow.versions["FM"] == 2
+    with pytest.raises(RolledBackError, match="not 73"):
+        change.wait(PATIENCE)
+    with pytest.raises(UpdateRefusedError, match="change 1 was rolled back by change 2"):
+        change.undo()
+    job.die()
+    job.start()
+    known, _ = job.flow.history()
+    assert (known.state, known.reason) == (first.state, first.reason)
+
+
+def test_a_change_to_the_same_function_can_be_undone_while_the_query_runs(job: Job) -> None:
+    query = job.start()
+    job.feed()
+    change = job.flow.reconfigure({"FM": count_0})
+    assert change.wait(PATIENCE)
+    assert change.undo().wait(PATIENCE)
+    job.feed()
+    query.stop()
+    with pytest.raises(NotRunningError, match="start its query first"):
+        job.flow.reconfigure({"MC": numbered(1)})
+    job.check(lambda _: 0)
 
 
 def test_an_undo_is_a_change_with_the_inverse_migration(job: Job) -> None:

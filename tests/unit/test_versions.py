@@ -309,6 +309,7 @@ def test_an_entry_tells_why_a_change_was_taken_back() -> None:
     entry = entry_of(aborted.summary())
     assert (entry.state, entry.reason) == ("aborted", "a: no")
     failed = changed()
-    failed.failed(Failed(5, "F", 3, "division by zero", "row", "story"))
+    failure = Failed(5, "F", 3, "division by zero", "row", "story")
+    failed.failed(failure, failure.problem)
     entry = entry_of(failed.summary())
     assert (entry.state, entry.reason) == ("rolled back", "division by zero")

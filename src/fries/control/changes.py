@@ -147,7 +147,6 @@ class Change:
     def summary(self) -> Summary:
         """What its history tells of it now."""
         order = self.order
-        reason = self.reason or ("" if self.failure is None else self.failure.problem)
         return Summary(
             self.number,
             order.targets,
@@ -158,7 +157,7 @@ class Change:
             self.failure is not None,
             self.delay,
             order.note,
-            reason[:MOST_REASON],
+            self.reason[:MOST_REASON],
         )
 
     def shrink(self) -> None:
@@ -187,10 +186,10 @@ class Change:
         """Note that a worker has switched; readers may hold the old table."""
         self.switched = {**self.switched, worker: moment}
 
-    def failed(self, failure: Failed) -> None:
+    def failed(self, failure: Failed, reason: str) -> None:
         """Note that it was taken back, and why."""
         with self._moved:
-            self.failure = failure
+            self.failure, self.reason = failure, self.reason or reason
             self._moved.notify_all()
 
     def settle(self, moment: float) -> None:

@@ -61,7 +61,9 @@ class Ledger:
 
         Where its intent could not be written, its number may be another driver's.
         """
-        record = Ended(change.number, time.time(), change.phase.value, change.reason, change.delay)
+        failed = change.failure is not None
+        how = change.phase.value, change.reason, change.delay, failed
+        record = Ended(change.number, time.time(), *how)
 
         def write() -> None:
             if not self._unwritten.pop(record.number, ""):

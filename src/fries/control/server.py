@@ -235,6 +235,16 @@ class ControlServer:
             peer.close()
         return True
 
+    def record_failure(self, change: Change, failed: Failed, reason: str) -> None:
+        """A change that was done has failed on live rows, and another one has taken it back."""
+
+        def record() -> None:
+            change.failed(failed, reason)
+            if change.over and self._ledger is not None:
+                self._ledger.end(change)
+
+        self._ask(record)
+
     def flush(self) -> None:
         """Wait until the log knows how every change has ended; raises if that cannot be."""
         if self._ledger is not None:

@@ -77,6 +77,8 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     phase: str
     reason: str = ""
     delay: float | None = None
+    failed: bool = False
+    """Whether it was done and failed on live rows later, so that another change took it back."""
 
 
 Record: TypeAlias = Founded | Intent | Committed | Ended

@@ -178,17 +178,20 @@ class Engine:
         requested: float,
         note: str = "",
         automatic: bool = False,
+        undoing: bool = False,
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch.
 
-        ``automatic``: nobody asked for it; it takes back what has failed.
+        ``automatic``: nobody asked for it; it takes back what has failed. ``undoing``: also by
+        functions that are in place already, for the change that is undone had brought the same.
         """
         with self.changing:
             self.rest()
             before = self._versions.current(self.server.finished)
             new = self._checked(plan, updates)
             digests = {name: digest_of(name, update) for name, update in updates.items()}
-            if all(self._versions.has(name, digest) for name, digest in digests.items()):
+            has = self._versions.has
+            if not undoing and all(has(name, digest) for name, digest in digests.items()):
                 raise AlreadyAppliedError(plan.targets)
             self._check_time(plan)
             migrations = {name: update.migrate for name, update in updates.items()}
@@ -215,7 +218,7 @@ class Engine:
             applied = self._undoable(plan, number)
             story = note or f"undo of change {number}"
             updates = applied.inverted()
-            return self.reconfigure(plan, updates, timeout, requested, story, automatic)
+            return self.reconfigure(plan, updates, timeout, requested, story, automatic, True)
 
     def roll_back(self, failed: Failed) -> bool:
         """Take a change back that fails on live rows; the query must have stopped.
@@ -228,7 +231,7 @@ class Engine:
             if applied is None or applied.change.failure or applied.change.order.automatic:
                 return False
             if self.server.revoke(failed.change, _story(failed)):
-                applied.change.failed(failed)
+                applied.change.failed(failed, _story(failed))
             elif not self._undo_failed(applied, failed):
                 return False
             _logger.warning("change %d is rolled back: %s", failed.change, _headline(failed))
@@ -264,7 +267,7 @@ class Engine:
         except FriesError as error:
             _logger.warning("change %d cannot be rolled back: %s", failed.change, error)
             return False
-        applied.change.failed(failed)
+        self.server.record_failure(applied.change, failed, _story(failed))
         return True
 
     def _undoable(self, plan: Plan, number: int) -> Applied:
@@ -273,10 +276,14 @@ class Engine:
         for name in plan.targets:
             newest = self._versions.newest(name)
             if newest is not None and newest.change.number > number:
-                raise UpdateRefusedError(
-                    name,
-                    f"change {newest.change.number} came after change {number}; undo that first",
+                later = newest.change.number
+                taken_back = newest.change.order.automatic
+                problem = (
+                    f"change {number} was rolled back by change {later}"
+                    if taken_back
+                    else f"change {later} came after change {number}; undo that first"
                 )
+                raise UpdateRefusedError(name, problem)
         applied = self._versions.find(number)
         if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
             raise UpdateRefusedError(targets, f"change {number} is not in place")

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from fries.control.changes import Change, Order
 from fries.control.ledger import Ledger
+from fries.control.messages import ANY_BATCH, Failed
 from fries.control.server import ControlServer
 from fries.errors import LogError
 from fries.log.log import Log, Logged
@@ -73,6 +74,8 @@ def _restored(logged: Logged) -> Change:
     if logged.happened and commit is not None:
         change.move(Phase.DONE, "")
         change.since, change.settled = commit.since, None
+        if end is not None and end.failed:
+            change.failed(Failed(ANY_BATCH, "", change.number, end.reason, "", ""), end.reason)
     else:
         reason = end.reason if end is not None else "the driver ended before it was committed"
         taken_back = end is not None and end.phase == Phase.ROLLED_BACK.value
