@@ -329,7 +329,7 @@ def _scaling(flows: Sequence[Flows], profile: Profile, found: Mapping[str, Found
         f"40). Simulated: {SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
         "A restart counts until every target has processed a row by its new version. A restart and "
         "the boundary of a micro-batch take equally long whatever is changed: all rows of a query "
-        f"share the mean of {profile.restarts} restarts and {2 * profile.restarts} boundaries."
+        "share their means; the last table says of how many changes."
     )
 
 
