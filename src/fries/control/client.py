@@ -400,8 +400,8 @@ class ControlClient:
             error = None
             try:
                 self._load(shipment)
-            except BaseException:  # the user's code may raise anything, even SystemExit
-                error = clipped(traceback.format_exc())
+            except BaseException as problem:  # the user's code may raise anything, even SystemExit
+                error = clipped(_told(problem))
             with self._state:
                 self._loaded(shipment.change, error)
 
@@ -425,6 +425,12 @@ class ControlClient:
 
     def _hurry(self) -> None:
         self._hurry_until = time.monotonic() + HURRY_SECONDS
+
+
+def _told(problem: BaseException) -> str:
+    """An exception for people: first what happened, then where."""
+    (*_, what) = traceback.format_exception_only(problem)
+    return what + "".join(traceback.format_exception(problem))
 
 
 def _memory() -> int:

@@ -281,7 +281,7 @@ def _single(made: Sequence[Line]) -> str:
         return ""
     ratios = [line.measured["mini_batch"].mean / line.measured["fries"].mean for line in inside]
     return (
-        f"In the {len(inside)} rows whose components fit into one stage the mini-batch boundary "
+        f"Where components fit into one stage ({len(inside)} rows) the mini-batch boundary "
         f"takes {min(ratios):,.0f} to {max(ratios):,.0f} times as long as Fries."
     )
 
