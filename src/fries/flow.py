@@ -241,6 +241,9 @@ class Flow:
         ``note`` is kept in the :meth:`history`.
         """
         requested = time.time()
+        if not isinstance(updates, Mapping):
+            given = f"{{{updates!r}: function}}" if isinstance(updates, str) else "{name: function}"
+            raise TraitError("the updates", f"give a mapping of operators to functions: {given}")
         engine = self._running
         if self._run is not None and not self._run.isActive:
             raise NotRunningError(self.name)

@@ -241,6 +241,8 @@ def test_bad_updates_are_refused_and_the_job_goes_on(spark: SparkSession, flow: 
         flow.reconfigure({"C": set_a(1)})
     with pytest.raises(EmptyUpdateError):
         flow.reconfigure({})
+    with pytest.raises(TraitError, match=r"operators to functions: \{'A': function\}"):
+        flow.reconfigure("A", set_a(1))  # type: ignore[arg-type]
     with pytest.raises(UpdateRefusedError, match="no function to replace"):
         flow.reconfigure({"rows": set_a(1)})
     lock = threading.Lock()
