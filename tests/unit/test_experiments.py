@@ -78,6 +78,37 @@ def test_a_finished_part_is_not_run_again(tmp_path: Path) -> None:
     assert "2 parts are there from an earlier run, 0 to go" in said
 
 
+def test_a_shared_part_is_run_once_for_all_experiments(tmp_path: Path) -> None:
+    made: list[str] = []
+    screen = Console(file=io.StringIO(), width=200)
+    lab = Lab(QUICK, tmp_path / "parts", tmp_path / "data", screen)
+
+    def measure(_: Bench) -> int:
+        made.append("common")
+        return 7
+
+    def use(bench: Bench) -> int:
+        made.append("own")
+        return int(bench.found("common")) + 1
+
+    def report(_: Profile, found: Mapping[str, Any]) -> Report:
+        return Report([], f"{found['common']} and {found['own']}")
+
+    def experiment(name: str) -> Experiment:
+        parts = [Part("common", 1.0, measure, shared=True), Part("own", 1.0, use)]
+        return Experiment(name, name, "nowhere", lambda _: parts, report)
+
+    both = [experiment("first"), experiment("second")]
+    reports = Runner(lab, tmp_path / "out", screen).run(both)
+    assert made == ["common", "own", "own"]
+    assert [one.verdict for one in reports.values()] == ["7 and 8", "7 and 8"]
+    later = Lab(QUICK, tmp_path / "parts", tmp_path / "data", screen)
+    Runner(later, tmp_path / "out", screen).run([*both, experiment("third")])
+    assert made == ["common", "own", "own", "own"]
+    lab.close()
+    later.close()
+
+
 def test_what_is_read_again_is_what_was_found(tmp_path: Path) -> None:
     counting = Counting("a")
     run(counting, tmp_path)

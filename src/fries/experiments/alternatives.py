@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 COST: Final = 0.001
 """Seconds that the row function sleeps per row."""
-ROWS: Final = 4_500
-"""Of a micro-batch: with two tasks it takes nearly three seconds."""
+ROWS: Final = 3_000
+"""Of a micro-batch: with two tasks it takes nearly two seconds."""
 TASKS: Final = 2
 WARM: Final = 3
 """Micro-batches before the first change; all but the first tell how fast rows go through."""

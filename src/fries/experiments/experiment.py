@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from fries.experiments.profiles import Profile
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Found: TypeAlias = Any
 """What a part has found: plain data, to be kept as JSON."""
+SHARED: Final = "shared"
+"""Stands for the experiment of a part that several of them have."""
 
 
 class Bench(Protocol):
@@ -55,6 +57,12 @@ class Part:
     run: Callable[[Bench], Found]
     workers: int | None = None
     """Python workers per stage, and tasks at once; those of the profile if nothing is said."""
+    shared: bool = False
+    """Whether other experiments have the same part: it is run once for all of them."""
+
+    def place(self, experiment: str) -> tuple[str, str]:
+        """What it is kept under, if it belongs to this experiment: two names."""
+        return SHARED if self.shared else experiment, self.name
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ PAYMENT: Final = 0.025
 workers on two cores call their function 1,600 times a second, and not more than they can."""
 ROWS: Final = (1_000, 30_000, 1_000_000)
 OPERATORS: Final = (1, 4, 32)
-SECONDS: Final = (1.0, 3.0, 6.0)
+SECONDS: Final = (1.0, 2.0, 4.0)
 SCHEDULERS: Final = ("fries", "mini_batch")
 FLAT: Final = 3.0
 """A delay that grows by less than this factor over the whole range counts as flat."""
@@ -64,7 +64,7 @@ def chain_of(sweep: str, value: float) -> Chain:
             workers = int(value)
             return Chain(rows=round(workers / PAYMENT), seconds=1.0, workers=workers)
         case "rows":
-            return Chain(rows=int(value), seconds=1.5)
+            return Chain(rows=int(value), seconds=1.0)
         case "operators":
             return Chain(rows=2_000, seconds=1.0, operators=int(value))
         case _:

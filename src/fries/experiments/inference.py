@@ -4,9 +4,9 @@
 
     source -> FD -> arrive -> sink
 
-Costs differ from the paper's, so each experiment first measures how many rows per second FD can
-take here, if Spark takes no time at all. The paper's rates are multiplied by that, over the
-paper's 1,600 tuples per second.
+Costs differ from the paper's, so it is measured first, once for all experiments, how many rows
+per second FD can take here, if Spark takes no time at all. The paper's rates are multiplied by
+that, over the paper's 1,600 tuples per second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOOK: Final = 0.25
 """Seconds between two looks at a query that nothing is asked of: they cost time of a core."""
 CAPACITY: Final = "capacity"
 """The part that measures it."""
-FULL: Final = 400
+FULL: Final = 300
 """Rows of a micro-batch where capacity is measured, for each worker: seconds of work."""
 ROUNDS: Final = 1
 """Micro-batches of each model for that, after one that does not count."""
@@ -173,9 +173,8 @@ def pace_of(bench: Bench, schedule: Schedule, limit: float, pulled: bool = False
     return Pace(schedule, PAYMENTS, bench.profile.tasks, WARM, max(1, round(limit)), pulled)
 
 
-def capacity_part(models: int, seconds: float) -> Part:
-    """The part that measures capacities, of the first so many models."""
-    return Part(CAPACITY, seconds, lambda bench: _capacities(bench, tuple(TIMES)[:models]))
+CAPACITIES: Final = Part(CAPACITY, 45, lambda bench: _capacities(bench), shared=True)
+"""The part that measures capacities, first in every experiment on W1."""
 
 
 def capacity_of(bench: Bench) -> float:
@@ -183,12 +182,12 @@ def capacity_of(bench: Bench) -> float:
     return float(bench.found(CAPACITY)[LARGE])
 
 
-def _capacities(bench: Bench, models: tuple[str, ...]) -> Found:
+def _capacities(bench: Bench) -> Found:
     """Rows per second that all workers take with each model, when there are always enough."""
     tasks = bench.profile.tasks
-    with running(bench, pace_of(bench, ENDLESS, FULL * tasks), inference(models[0])) as run:
-        found = {models[0]: tasks * _rate(run.flow)}
-        for model in models[1:]:
+    with running(bench, pace_of(bench, ENDLESS, FULL * tasks), inference(LARGE)) as run:
+        found = {LARGE: tasks * _rate(run.flow)}
+        for model in (SMALL, TREE):
             run.change(inference(model), "fries").wait(PATIENCE)
             settle(run.flow)
             found[model] = tasks * _rate(run.flow)

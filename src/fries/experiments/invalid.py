@@ -21,11 +21,11 @@ from fries.experiments.curves import Curve, counted
 from fries.experiments.estimates import shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
 from fries.experiments.inference import (
+    CAPACITIES,
     CAPACITY,
     LARGE,
     PAPER_CAPACITY,
     capacity_of,
-    capacity_part,
     inference,
     pace_of,
     running,
@@ -71,7 +71,7 @@ class Versioned:
 def _parts(profile: Profile) -> Sequence[Part]:
     seconds = measure.VERSIONS_END * profile.time + 10
     runs = (Part(name, seconds, partial(_run, scheduler=name)) for name in SCHEDULERS)
-    return [capacity_part(1, 20), *runs]
+    return [CAPACITIES, *runs]
 
 
 def _run(bench: Bench, scheduler: str) -> Found:

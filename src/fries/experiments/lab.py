@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from fries.errors import ExperimentError
-from fries.experiments.experiment import Experiment, Found, Part
+from fries.experiments.experiment import SHARED, Experiment, Found, Part
 from fries.experiments.profiles import Profile
 from fries.workloads import folders, generate, tpcds
 
@@ -65,10 +65,10 @@ class Lab:
 
     def found(self, part: str) -> Found:
         """What a part of the experiment that runs has found, now or in an earlier run."""
-        try:
-            return self._found[self._experiment, part]
-        except KeyError:
-            raise ExperimentError(self._experiment, f"it needs its part {part!r} first") from None
+        for place in ((self._experiment, part), (SHARED, part)):
+            if place in self._found:
+                return self._found[place]
+        raise ExperimentError(self._experiment, f"it needs its part {part!r} first")
 
     def payments(self, rows: int) -> Path:
         """Dataset 1; one that is there must have enough rows."""
@@ -104,7 +104,7 @@ class Lab:
             raise unwritable(path, error) from error
         if record["profile"] != _plain(asdict(self.profile)):
             return None
-        self._found[experiment.name, part.name] = record["found"]
+        self._found[part.place(experiment.name)] = record["found"]
         return record["found"]
 
     def run(self, experiment: Experiment, part: Part) -> Found:
@@ -113,7 +113,7 @@ class Lab:
         with self._at_work(part) as folder:
             self._folder, self._experiment = folder, experiment.name
             found = _plain(part.run(self))
-        self._found[experiment.name, part.name] = found
+        self._found[part.place(experiment.name)] = found
         record = {
             "experiment": experiment.name,
             "part": part.name,
@@ -133,7 +133,8 @@ class Lab:
             self._session = None
 
     def _path(self, experiment: Experiment, part: Part) -> Path:
-        return self._parts / experiment.name / f"{part.name}.json"
+        home, name = part.place(experiment.name)
+        return self._parts / home / f"{name}.json"
 
     @contextmanager
     def _at_work(self, part: Part) -> Iterator[Path]:

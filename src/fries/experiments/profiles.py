@@ -41,12 +41,12 @@ QUICK: Final = Profile(
     tasks=2,
     scale=0.1,
     payments=200_000,
-    sales=50_000,
-    batch=1_200,
+    sales=30_000,
+    batch=900,
     requests=3,
     restarts=3,
     time=0.1,
-    workers=(1, 4, 12, 40),
+    workers=(1, 12, 40),
     makes_data=True,
 )
 PAPER: Final = Profile(

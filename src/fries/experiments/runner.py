@@ -30,25 +30,25 @@ class Runner:
         """Run what is not kept from an earlier run; a report of each."""
         parts = {one.name: list(one.parts(self._lab.profile)) for one in experiments}
         kept = {
-            (one.name, part.name): found
+            part.place(one.name): found
             for one in experiments
             for part in parts[one.name]
             if (found := self._lab.kept(one, part)) is not None
         }
-        left = [
-            (one, part)
+        left = {
+            part.place(one.name): part
             for one in experiments
             for part in parts[one.name]
-            if (one.name, part.name) not in kept
-        ]
+            if part.place(one.name) not in kept
+        }
         if kept:
             self._say(f"{len(kept)} parts are there from an earlier run, {len(left)} to go")
         reports = {}
-        with _Clock(self._console, [part for _, part in left]) as clock:
+        with _Clock(self._console, list(left.values())) as clock:
             for experiment in experiments:
                 found = {}
                 for part in parts[experiment.name]:
-                    place = experiment.name, part.name
+                    place = part.place(experiment.name)
                     if place not in kept:
                         with clock.running(experiment, part):
                             kept[place] = self._lab.run(experiment, part)

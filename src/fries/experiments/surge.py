@@ -21,6 +21,7 @@ from fries.experiments.curves import Curve, windowed
 from fries.experiments.estimates import shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
 from fries.experiments.inference import (
+    CAPACITIES,
     CAPACITY,
     LARGE,
     PAPER_CAPACITY,
@@ -29,7 +30,6 @@ from fries.experiments.inference import (
     TREE,
     Running,
     capacity_of,
-    capacity_part,
     inference,
     pace_of,
     running,
@@ -48,7 +48,7 @@ SCHEDULERS: Final = (measure.NO_CHANGE, "fries", "epoch", "mini_batch", RESTART)
 BUFFER: Final = 50.0
 """Seconds of FD's work in a full micro-batch, before the factor. The next one fills up
 meanwhile, so that latency settles near the paper's 70 s when rows come faster than FD is."""
-SKIPPED: Final = 60
+SKIPPED: Final = 80
 """Seconds at the paper's beginning that are left out: nothing happens in the first 100."""
 PLANNED: Final = 1.0
 """Seconds from the beginning of a micro-batch until its rows are processed, about."""
@@ -68,7 +68,7 @@ _REQUESTS: Final = tuple(
 def _parts(profile: Profile) -> Sequence[Part]:
     seconds = _END * _factor(profile) + 8
     runs = (Part(name, seconds, partial(_run, scheduler=name)) for name in SCHEDULERS)
-    return [capacity_part(len(TIMES), 45), *runs]
+    return [CAPACITIES, *runs]
 
 
 def _factor(profile: Profile) -> float:

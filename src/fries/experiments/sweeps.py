@@ -16,6 +16,7 @@ from fries.experiments.estimates import Estimate, estimate, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
 from fries.experiments.figures import draw_delays
 from fries.experiments.inference import (
+    CAPACITIES,
     CAPACITY,
     LARGE,
     PAPER_CAPACITY,
@@ -23,7 +24,6 @@ from fries.experiments.inference import (
     Costly,
     Running,
     capacity_of,
-    capacity_part,
     pace_of,
     running,
     scaled,
@@ -74,7 +74,7 @@ class _Sweep:
 def _parts(profile: Profile, sweep: _Sweep) -> Sequence[Part]:
     seconds = 8 + WARM_UP * profile.time + 5 * profile.requests
     runs = (Part(one.name, seconds, partial(_run, point=one)) for one in sweep.points)
-    return [capacity_part(1, 20), *runs]
+    return [CAPACITIES, *runs]
 
 
 def _run(bench: Bench, point: _Point) -> Found:
