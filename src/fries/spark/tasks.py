@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -121,8 +122,9 @@ class Work:
         except Exception:
             task.report(complete=False)
             raise
-        except GeneratorExit:  # Spark has enough rows, and may use those that it has
-            task.report(complete=True)
+        except GeneratorExit:  # Spark has enough rows, and uses those that it has, heard or not
+            with suppress(WireError):
+                task.report(complete=True)
             raise
         task.report(complete=True)
 
