@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -107,9 +108,21 @@ def test_types_are_cast_to_what_was_declared() -> None:
         (Kind.MAP, Style.ROW, lambda row: 7, "must return rows as dicts, not 7"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.slice(1), "returned 3 rows for 4"),
         (Kind.MAP, Style.ARROW, lambda batch: batch.rename_columns(["m"]), "lacks the columns"),
-        (Kind.FILTER, Style.ARROW, lambda batch: [True], "returned 1 values for 4 rows"),
+        (Kind.FILTER, Style.ARROW, lambda batch: [True], r"values of shape \(1,\) for 4 rows"),
+        (Kind.FILTER, Style.ARROW, lambda batch: np.ones((4, 2)), r"values of shape \(4, 2\)"),
         (Kind.MAP, Style.ROW, lambda row: 1 / 0, "ZeroDivisionError"),
         (Kind.SPLIT, Style.ROW, lambda row: 5, "returned the branch 5; there are 0 to 2"),
+        (Kind.SPLIT, Style.ROW, lambda row: row["n"] / 2, "returned the branch 0.5"),
+        (Kind.SPLIT, Style.ROW, lambda row: np.nan, "returned the branch nan"),
+        (Kind.MAP, Style.ROW, lambda row: {"n": row["n"] / 2}, "returned 0.5 for the column 'n'"),
+        (Kind.MAP, Style.ROW, lambda row: {"n": np.float64(1.7)}, "returned 1.7 for the column"),
+        (Kind.MAP, Style.ROW, lambda row: {"n": Decimal("1.7")}, "returned 1.7 for the column"),
+        (
+            Kind.FLAT_MAP,
+            Style.PANDAS,
+            lambda frame: frame.assign(_row=1.9),
+            "number in '_row' 1.9; there are 0 to 3",
+        ),
         (
             Kind.FLAT_MAP,
             Style.PANDAS,
@@ -123,6 +136,36 @@ def test_what_a_function_does_wrong_names_its_operator(
 ) -> None:
     with pytest.raises(OperatorError, match=f"(?s)^operator 'op' failed.*{problem}"):
         call(kind, style, function)
+
+
+def test_whole_numbers_of_any_type_are_integers() -> None:
+    values = {1: 1, 2: 2.0, 3: Decimal(3), 4: np.int16(4)}
+    output = call(Kind.MAP, Style.ROW, lambda row: {"n": values[row["n"]]})
+    assert output.batch.to_pydict() == {"n": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.int64()), [1, 1.5]),
+        (pa.list_(pa.list_(pa.int8())), [None, [1.5]]),
+        (pa.struct([("a", pa.string()), ("b", pa.int64())]), {"a": "x", "b": 1.5}),
+        (pa.map_(pa.string(), pa.int64()), {"a": 1, "b": 1.5}),
+        (pa.map_(pa.int64(), pa.float64()), [(1.5, 1.5)]),
+    ],
+)
+def test_a_fraction_inside_of_a_value_is_not_cut_off(kind: pa.DataType, value: object) -> None:
+    schema = pa.schema([("n", kind)])
+    with pytest.raises(OperatorError, match=r"returned 1\.5 for the column 'n'"):
+        call(Kind.MAP, Style.ROW, lambda row: {"n": value}, schema)
+
+
+def test_a_filter_takes_whatever_is_true() -> None:
+    tags = {1: [0, 0], 2: [], 3: "x", 4: None}
+    output = call(Kind.FILTER, Style.ROW, lambda row: tags[row["n"]])
+    assert output.batch.to_pydict() == {"n": [1, 3]}
+    equal = call(Kind.FILTER, Style.ROW, lambda row: [0, 0])
+    assert equal.batch.num_rows == 4, "a list with two elements is true"
 
 
 def test_a_failure_names_the_row_and_shows_the_traceback() -> None:

@@ -429,6 +429,23 @@ def test_each_key_of_an_aggregate_has_the_result_of_the_version_that_it_came_to(
     assert set(stage.last_old) == {1}
 
 
+def test_a_result_function_that_runs_is_known_with_its_change() -> None:
+    noted: list[tuple[str, int] | None] = []
+
+    class Watching(Script):
+        def returned(self) -> None:
+            noted.append(self.call)
+            super().returned()
+
+    configuration = Configuration([aggregate()])
+    configuration.load(1, BIT, change(1, aggregate(1)))
+    spec = StageSpec(1, (aggregate(),), (TO_A, FROM_A))
+    chunk = rows([(1, 1), (2, 5)], [8, 0])
+    stage = Stage(spec, configuration, Watching())
+    list(stage.run_group(spec.operators[0], TO_A, chunk, KeyGroup("A", None), hashes(chunk)))
+    assert noted == [("A", 0), ("A", 1)] * 2, "the rows of each version, then its results"
+
+
 def test_a_switch_in_the_middle_of_an_aggregate() -> None:
     """After one row: the first chunk."""
     configuration = Configuration([aggregate()])

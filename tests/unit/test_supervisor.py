@@ -34,8 +34,9 @@ class FakeQuery:
         return True
 
     def stop(self) -> None:
-        """Note it."""
+        """Note it; whoever waits hears that it is over."""
         self.stopped = True
+        self.awaitTermination = lambda timeout: True  # type: ignore[method-assign]
 
 
 @dataclass
@@ -67,6 +68,12 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.changing = RLock()
         self.query: Any = FakeQuery(self.fails > 0)
+        self.interrupted: Exception | None = None
+
+    def interrupt(self, reason: Exception) -> None:
+        """Stop the query, to start it again."""
+        self.interrupted = reason
+        self.query.stop()
 
     def learn_finished(self) -> None:
         """Nothing is committed."""
@@ -99,6 +106,7 @@ class FakeEngine:
         if self.broken:
             raise self.broken.pop()
         self.fails -= 1
+        self.interrupted = None
         self.told.append("resume")
         self.query = FakeQuery(self.fails > 0)
 
@@ -201,6 +209,29 @@ def test_a_new_version_that_does_not_return_is_taken_back() -> None:
     supervised(engine)
     assert running.stopped
     assert engine.told == ["roll back 1", "resume"]
+
+
+def test_a_query_that_was_stopped_to_be_started_again_is_not_given_up_in_silence() -> None:
+    engine = FakeEngine(0, reversible={1}, broken=[OSError("the file system is away")])
+    running = FakeQuery(fails=False)
+    running.awaitTermination = lambda timeout: False  # type: ignore[method-assign]
+    engine.query = running
+    engine.server.stuck = {"worker": Stuck("F", 1, 99.0)}
+    query = supervised(engine)
+    assert engine.told == ["roll back 1", "resume"]
+    assert query.exception() is None
+
+
+def test_a_restart_that_failed_is_tried_again_and_then_given_up_with_its_reason() -> None:
+    engine = FakeEngine(0)
+    engine.interrupt(RuntimeError("change 3 restarts it"))
+    supervised(engine)
+    assert engine.told == ["resume"]
+    hopeless = FakeEngine(0, broken=[OSError("away")] * 99)
+    hopeless.interrupt(RuntimeError("change 3 restarts it"))
+    given_up = supervised(hopeless)
+    assert "change 3 restarts it" in str(given_up.exception())
+    assert any("away" in failed for failed in given_up.failures)
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 from fries.errors import WireError
@@ -14,7 +15,9 @@ MOST_TASKS: Final = 1_000
 class Batches:
     """The batches of a flow, as its tasks and Spark's progress tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_over: Callable[[int], bool] = lambda _: True) -> None:
+        self._is_over = is_over
+        """Whether a batch job is over: between two of its stages it has no task."""
         self.finished = -1
         """The newest batch that is known to be committed by Spark."""
         self._current: int | None = None
@@ -75,4 +78,6 @@ class Batches:
         """
         if batch >= 0:
             return self._current is None or batch > self._current
-        return batch not in self._jobs and not any(self._running.values())
+        if batch in self._jobs or any(self._running.values()):
+            return False
+        return all(map(self._is_over, self._jobs))

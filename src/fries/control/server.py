@@ -88,7 +88,9 @@ class ControlServer:
         host: str = "127.0.0.1",
         definition: bytes = b"",
         tls: Tls | None = None,
+        is_over: Callable[[int], bool] = lambda _: True,
     ) -> None:
+        """``is_over`` tells whether a batch job, by its number, is over: it may ask Spark."""
         self.flow = flow
         self._definition = definition
         self.address = (host, 0)
@@ -101,7 +103,7 @@ class ControlServer:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """By change that is not over, when it must be prepared."""
         self._base = Base()
-        self._batches = Batches()
+        self._batches = Batches(is_over)
         self._attempts = Attempts()
         self._ledger: Ledger | None = None
         self._growth = Growth()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fries import Flow
+from fries.errors import NotRunningError
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
 from fries.experiments.profiles import Profile
 from fries.experiments.queries import PATIENCE, Targets, until
@@ -155,7 +157,8 @@ def _change(flow: Flow, workflow: str, query: Query40 | Query71) -> None:
         number += 1
         targets = TARGETS[workflow][number % len(TARGETS[workflow])]
         updates = {name: query.update(name, number) for name in targets}
-        flow.reconfigure(updates, "fries", PATIENCE)
+        with suppress(NotRunningError):  # the input has just ended
+            flow.reconfigure(updates, "fries", PATIENCE)
         _pause(flow)
 
 

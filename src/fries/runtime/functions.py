@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from fries.errors import OperatorError
 from fries.runtime.arrow import Array, Field, Integers
+from fries.runtime.integers import fractions
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 PARENT: Final = "_row"
@@ -124,7 +125,8 @@ def _map(spec: OperatorSpec, function: Function) -> Call:
 
 def _filter(spec: OperatorSpec, function: Function) -> Call:
     def call(batch: pa.RecordBatch) -> Output:
-        kept = np.flatnonzero(np.asarray(_column(spec, function, batch), dtype=bool))
+        found = _column(spec, function, batch)
+        kept = np.flatnonzero(np.fromiter(map(bool, found), bool, len(found)))
         if len(kept) == batch.num_rows:
             return Output(batch)
         return Output(batch.take(kept), kept)
@@ -134,8 +136,7 @@ def _filter(spec: OperatorSpec, function: Function) -> Call:
 
 def _split(spec: OperatorSpec, function: Function) -> Call:
     def call(batch: pa.RecordBatch) -> Output:
-        branches = np.asarray(_column(spec, function, batch), dtype=np.int64)
-        _check_range(spec, "branch", branches, spec.branches)
+        branches = _numbers(spec, "branch", _column(spec, function, batch), spec.branches)
         return Output(batch, None, branches)
 
     return call
@@ -160,8 +161,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
                 f"a flat_map over batches must return a column {PARENT!r}: for each output row "
                 "the number of the input row that it comes from",
             )
-        parents = np.asarray(made[PARENT], dtype=np.int64)
-        _check_range(spec, f"number in {PARENT!r}", parents, batch.num_rows)
+        parents = _numbers(spec, f"number in {PARENT!r}", made[PARENT], batch.num_rows)
         return Output(_to_arrow(spec, made), parents)
 
     return by_row if spec.style is Style.ROW else by_batch
@@ -179,20 +179,26 @@ def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> An
     if spec.style is Style.ROW:
         return _each(spec, function, batch)
     values = np.asarray(function(_to_style(spec, batch)))
-    if len(values) != batch.num_rows:
+    if values.shape != (batch.num_rows,):
         raise OperatorError(
-            spec.name, f"the function returned {len(values)} values for {batch.num_rows} rows"
+            spec.name,
+            f"the function returned values of shape {values.shape} for {batch.num_rows} rows; "
+            "give one for each row",
         )
     return values
 
 
-def _check_range(spec: OperatorSpec, what: str, values: Integers, end: int) -> None:
-    """Refuse numbers that point nowhere, instead of losing rows."""
-    wrong = values[(values < 0) | (values >= end)]
+def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  # noqa: ANN401
+    """Numbers that point somewhere; others are refused, instead of losing rows."""
+    values = np.asarray(given)
+    with np.errstate(invalid="ignore"):  # what is no number differs from what it is cast to
+        numbers = values.astype(np.int64)
+    wrong = values[(numbers < 0) | (numbers >= end) | (numbers != values)]
     if len(wrong):
         raise OperatorError(
             spec.name, f"it returned the {what} {wrong[0]}; there are 0 to {end - 1}"
         )
+    return numbers
 
 
 def _to_style(spec: OperatorSpec, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
@@ -217,13 +223,11 @@ def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
 
 
 def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
-    """Values as a column; Arrow would cut the fraction off a float without a word."""
-    if pa.types.is_integer(field.type):
-        for value in values:
-            if type(value) is float and not value.is_integer():
-                raise OperatorError(
-                    spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
-                )
+    """Values as a column; Arrow would cut the fraction off a number without a word."""
+    for value in fractions(field.type, values):
+        raise OperatorError(
+            spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
+        )
     try:
         column: Array = pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

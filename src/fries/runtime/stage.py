@@ -277,8 +277,10 @@ class Stage:
             by_version[version][key] = state
         for version, states in by_version.items():
             spec, change = self._versions[version]
+            self._control.calling(operator.name, change)
             with self._blaming(change):
                 made = self._fresh(results(spec, states))
+            self._control.returned()
             self._control.count(operator.name, 0, len(made), 0.0)
             yield from self._paced(made, partial(self._onward, operator))
 

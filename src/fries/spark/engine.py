@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -44,13 +45,15 @@ from fries.spark.plan import Planner
 from fries.spark.policy import Supervision
 from fries.spark.recovery import Checkpoint
 from fries.spark.shipping import digest_of, order_of, packed, pickled_all, try_to_load
-from fries.spark.tasks import Session
+from fries.spark.tasks import Session, action_of
 from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
 from fries.traits import graph_of
 from fries.updates import Revision, check_columns, revised
 from fries.versions import Applied, Versions
 
+LOOK_SECONDS: Final = 0.2
+"""Between two looks at Spark's progress by somebody who waits for it."""
 UNDO_SECONDS: Final = 60.0
 """For workers to load what takes a failed change back; the query has stopped, so few are there."""
 _logger = logging.getLogger(__name__)
@@ -83,6 +86,8 @@ class Engine:
         self._checkpoint: Checkpoint | None = None
         self.query: StreamingQuery | None = None
         """The query that :meth:`start` has started."""
+        self.interrupted: Exception | None = None
+        """Why the query was stopped, while it is not started again."""
         if flow.audit is not None:
             audit.refuse_used(flow.audit)
         context = next(iter(flow.sources.values())).sparkSession.sparkContext
@@ -90,7 +95,8 @@ class Engine:
         use_own_python(context)
         definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
-        self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls)
+        ask = partial(is_over, context)
+        self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls, ask)
         """The controller."""
         self.server.start()
         names = tuple(spec.name for spec in flow.operators)
@@ -136,7 +142,14 @@ class Engine:
         self.server.flush()
         self.server.cut()
         self.query = self._writer.start()
+        self.interrupted = None
         return self.query
+
+    def interrupt(self, reason: Exception) -> None:
+        """Stop the query, to start it again: until that is done, it has failed for a reason."""
+        assert self.query is not None
+        self.interrupted = reason
+        self.query.stop()
 
     def _recover(self, writer: DataStreamWriter, replace_functions: bool) -> None:
         """Open the log of the checkpoint, once."""
@@ -332,11 +345,14 @@ class Engine:
 
     def _restart(self, change: Change, timeout: float) -> None:
         """The baseline: stop the query, which throws its batch away, and start it again."""
-        assert self.query is not None
-        change.wait_ready(time.monotonic() + timeout)
+        deadline = time.monotonic() + timeout
+        while not change.wait_ready(time.monotonic() + LOOK_SECONDS):
+            self.rest()  # it may wait for a change whose batch has ended
+            if time.monotonic() > deadline:
+                break
         if change.phase is Phase.ABORTED:
             raise AbortedError(change.reason)
-        self.query.stop()
+        self.interrupt(RuntimeError(f"change {change.number} restarts it"))
         self.resume()
 
     def audit(self) -> Verdict:
@@ -420,6 +436,13 @@ def _refuse_speculation(context: SparkContext) -> None:
             "two attempts of a task may switch at different rows, and Spark does not tell which "
             "of them counts; turn it off",
         )
+
+
+def is_over(context: SparkContext, batch: int) -> bool:
+    """Whether a batch job is over: Spark forgets an action before its caller goes on."""
+    assert context._jvm is not None
+    actions = context._jvm.org.apache.spark.sql.execution.SQLExecution
+    return actions.getQueryExecution(action_of(batch)) is None
 
 
 def _addresses(context: SparkContext) -> tuple[str, str]:

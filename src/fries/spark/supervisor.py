@@ -118,7 +118,7 @@ class SupervisedQuery:
         except StreamingQueryException as error:
             return self._was_replaced(query) or self._replay(query, error)
         if over:
-            return self._was_replaced(query)
+            return self._was_replaced(query) or self._was_interrupted(query)
         if self._engine.server.in_transition:
             with self._engine.changing:
                 self._engine.rest()
@@ -129,6 +129,11 @@ class SupervisedQuery:
         """Whether the ``restart`` scheduler has stopped it, and started another one."""
         with self._engine.changing:
             return self._engine.query is not query and not self._stopping.is_set()
+
+    def _was_interrupted(self, query: StreamingQuery) -> bool:
+        """Whether it was stopped to be started again, and that has failed: then try again."""
+        reason = self._engine.interrupted
+        return reason is not None and self._replay(query, reason)
 
     def _stuck(self) -> Stuck | None:
         """A new version that does not return. An old one may be slow for good reasons."""
@@ -150,9 +155,12 @@ class SupervisedQuery:
     def _free(self, query: StreamingQuery, stuck: Stuck) -> bool:
         """Stop a batch that would never end, and take its change back."""
         problem = f"it has not returned for {stuck.seconds:.0f} s"
-        query.stop()
         failed = Failed(ANY_BATCH, stuck.operator, stuck.change, problem, "", "")
         error = RuntimeError(f"operator {stuck.operator!r}: {problem}")
+        with self._engine.changing:
+            if self._engine.query is not query:
+                return True
+            self._engine.interrupt(error)
         return self._replay(query, error, failed)
 
     def _replay(

@@ -137,6 +137,11 @@ def _batch(context: TaskContext, action: int) -> int:
     return -1 - action
 
 
+def action_of(batch: int) -> int:
+    """The number that Spark gave to the action that a batch job is."""
+    return -1 - batch
+
+
 @dataclass(frozen=True)
 class SourceStage:
     """The first stage: rows of the sources, each over its own edge."""
