@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local"
 """Spark in this process, with as many cores as a part wants workers."""
+WORK: Final = "work"
+"""Beside the datasets: the folders of parts that run on a cluster, while they run."""
 LOG: Final = "spark.log"
 """Beside the parts: what Spark and its workers write to the terminal otherwise."""
 
@@ -142,12 +144,23 @@ class Lab:
         if self._session is None or self._session[0] != workers:
             self.close()
             self._session = workers, self._started(workers)
-        folder = Path(tempfile.mkdtemp(prefix="fries-experiment-"))
+        folder = Path(tempfile.mkdtemp(prefix="fries-experiment-", dir=self._shared()))
         try:
             yield folder
         finally:
             self._folder = None
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _shared(self) -> Path | None:
+        """Where the folders of parts are: workers elsewhere must see them, as they see the data."""
+        if self._master == LOCAL:
+            return None
+        place = self._data / WORK
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(place, error) from error
+        return place
 
     def _started(self, workers: int) -> SparkSession:
         from fries.spark.sessions import experiment_session

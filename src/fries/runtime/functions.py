@@ -126,7 +126,9 @@ def _map(spec: OperatorSpec, function: Function) -> Call:
 def _filter(spec: OperatorSpec, function: Function) -> Call:
     def call(batch: pa.RecordBatch) -> Output:
         found = _column(spec, function, batch)
-        kept = np.flatnonzero(np.fromiter(map(bool, found), bool, len(found)))
+        if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
+            found = [bool(value) for value in found]
+        kept = np.flatnonzero(np.asarray(found, dtype=bool))
         if len(kept) == batch.num_rows:
             return Output(batch)
         return Output(batch.take(kept), kept)

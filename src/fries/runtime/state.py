@@ -28,7 +28,7 @@ KEYS_PER_BUCKET: Final = 16
 
 
 Entry: TypeAlias = "tuple[int, int, Any]"
-"""The state of one key: the key's hash, how many updates the operator had when the state was
+"""The state of one key: the key's hash, how many migrations the operator had had when the state was
 written, and the state. A plain tuple, because buckets are pickled and unpickled all the time."""
 Bucket: TypeAlias = "dict[Key, Entry]"
 
