@@ -310,6 +310,22 @@ def test_what_was_loaded_too_late_is_forgotten(server: ControlServer, join: Join
     assert engine.told[-1] == ("drop", 1)
 
 
+def test_a_worker_in_which_loading_does_not_end_leaves_and_can_come_back(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.ABANDON_SECONDS", 0.0)
+    monkeypatch.setattr("fries.control.client.STUCK_SECONDS", 0.01)
+    client, engine = join()
+    with engine.loading:
+        change = server.request(replace(order("FM"), timeout=0.01))
+        assert change.wait_over(time.monotonic() + PATIENCE)
+        until(lambda: client.broken)
+        until(lambda: not server.workers)
+        other, _ = join()
+        assert server.request(order("FM")).wait(time.monotonic() + PATIENCE)
+        assert not other.broken
+
+
 def test_of_functions_that_were_replaced_only_migrations_are_kept(
     server: ControlServer, join: Join
 ) -> None:

@@ -66,6 +66,9 @@ COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
 STUCK_SECONDS: Final = 1.0
 """A function that has not returned for so long is told of, again and again."""
+ABANDON_SECONDS: Final = 10.0
+"""A change that was aborted and is still being loaded after so long keeps others from it: then the
+connection is given up, and the next task makes a new one, with a loader of its own."""
 MOST_TEXT: Final = 20_000
 """Characters of a message or a traceback that are told."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -118,6 +121,10 @@ class ControlClient:
         self._batch = 0
         self._call: tuple[str, int, float] | None = None
         """The function that runs now: its operator, its change, and when it was called."""
+        self._at_work: int | None = None
+        """The change that is being loaded."""
+        self._abandoned: float | None = None
+        """Since when that change is aborted, if it is."""
         self._noted: bool | None = None
         self._hurry_until = 0.0
         self._busy = False
@@ -305,8 +312,14 @@ class ControlClient:
                 self._take_arrived()
                 if not self._busy:
                     self._apply_due()
+                self._leave_if_blocked()
             self._tell_if_stuck()
         self._channel.close()
+
+    def _leave_if_blocked(self) -> None:
+        since = self._abandoned
+        if since is not None and time.monotonic() - since > ABANDON_SECONDS:
+            self._break(f"change {self._at_work} was aborted, and its loading does not end")
 
     def _tell_if_stuck(self) -> None:
         call = self._call
@@ -391,6 +404,8 @@ class ControlClient:
                     self._shipments.pop(change, None)
                     self._parts.pop(change, None)
                     if aborted:
+                        if change == self._at_work:
+                            self._abandoned = time.monotonic()
                         self._failed.pop(change, None)
                         self._engine.drop(change)
 
@@ -398,11 +413,13 @@ class ControlClient:
         """The loader's thread: one change after the other, beside the data path."""
         while (shipment := self._loads.get()) is not None:
             error = None
+            self._at_work = shipment.change
             try:
                 self._load(shipment)
             except BaseException as problem:  # the user's code may raise anything, even SystemExit
                 error = clipped(_told(problem))
             with self._state:
+                self._at_work = self._abandoned = None
                 self._loaded(shipment.change, error)
 
     def _load(self, shipment: Shipment) -> None:
