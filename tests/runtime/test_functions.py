@@ -160,6 +160,12 @@ def test_a_fraction_inside_of_a_value_is_not_cut_off(kind: pa.DataType, value: o
         call(Kind.MAP, Style.ROW, lambda row: {"n": value}, schema)
 
 
+def test_a_value_of_another_shape_is_named_with_its_column() -> None:
+    schema = pa.schema([("n", pa.map_(pa.string(), pa.int64()))])
+    with pytest.raises(OperatorError, match=r"returned \[1, 2\] for the column 'n' of type map"):
+        call(Kind.MAP, Style.ROW, lambda row: {"n": [1, 2]}, schema)
+
+
 def test_a_filter_takes_whatever_is_true() -> None:
     tags = {1: [0, 0], 2: [], 3: "x", 4: None}
     output = call(Kind.FILTER, Style.ROW, lambda row: tags[row["n"]])

@@ -226,11 +226,11 @@ def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
 
 def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
     """Values as a column; Arrow would cut the fraction off a number without a word."""
-    for value in fractions(field.type, values):
-        raise OperatorError(
-            spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
-        )
     try:
+        for value in fractions(field.type, values):
+            raise OperatorError(
+                spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
+            )
         column: Array = pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise OperatorError(spec.name, _misfit(field, values, error)) from error
