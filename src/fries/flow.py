@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -224,7 +225,7 @@ class Flow:
 
     def plan(self, updates: Mapping[str, object], scheduler: str = "fries") -> Plan:
         """What a reconfiguration would do; nothing is changed."""
-        return scheduler_of(scheduler)(self.graph, updates)
+        return _planned(self.graph, scheduler, tuple(updates))
 
     def reconfigure(
         self,
@@ -373,6 +374,12 @@ class Flow:
     def _refuse_if_built(self) -> None:
         if self._engine is not None:
             raise TraitError(f"flow {self.name!r}", "its output is built; add operators before")
+
+
+@lru_cache(maxsize=64)
+def _planned(graph: Graph, scheduler: str, targets: tuple[str, ...]) -> Plan:
+    """The plan for some targets: the same operators are often changed again and again."""
+    return scheduler_of(scheduler)(graph, targets)
 
 
 def _check_together(schemas: list[pa.Schema]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from fries.control.changes import Change
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Cut, Ended, Go
 from fries.control.seal import new_secret
@@ -233,6 +236,51 @@ def test_a_worker_is_in_a_hurry_after_it_has_heard_of_a_change(
         assert engine.told == [], "while it loads"
     finally:
         engine.loading.release()
+
+
+def test_rows_give_way_until_a_change_is_loaded_and_committed(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.GIVE_WAY_SECONDS", PATIENCE)
+    client, engine = join(held=True)
+    client.begin(0, 0, 0)
+    server.request(order("FM"))
+    until(lambda: client.hurried)
+    wait_for = client._state.wait_for
+
+    def load_now(condition: Callable[[], bool], seconds: float) -> bool:
+        engine.loading.release()
+        return wait_for(condition, seconds)
+
+    monkeypatch.setattr(client._state, "wait_for", load_now)
+    client.poll()
+    assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_rows_go_on_if_loading_a_change_takes_long(server: ControlServer, join: Join) -> None:
+    client, engine = join(held=True)
+    client.begin(0, 0, 0)
+    server.request(order("FM"))
+    try:
+        until(lambda: client.hurried)
+        client.poll()
+        assert engine.told == []
+    finally:
+        engine.loading.release()
+
+
+@pytest.mark.parametrize(
+    ("told", "noted"),
+    [(15.0, 15.0), (5.0, 10.0), (0.0, 10.0), (1e12, 20.0), (math.nan, 10.0)],
+)
+def test_a_switch_was_after_the_commit_and_before_now_whatever_a_clock_says(
+    told: float, noted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = Change(1, order("FM"), committed=10.0)
+    monkeypatch.setattr("fries.control.changes.time.time", lambda: 20.0)
+    assert change.switch("a", told) == noted
+    assert change.switch("b", 11.0) == max(noted, 11.0)
+    assert change.switched == {"a": noted, "b": 11.0}
 
 
 def test_a_hurry_ends_if_nothing_comes(server: ControlServer, join: Join) -> None:

@@ -75,7 +75,7 @@ class Change:
     reason: str = ""
     committed: float | None = None
     switched: dict[str, float] = field(default_factory=dict)
-    """By worker, when its switch was heard of."""
+    """By worker, when it had switched."""
     ready: bool = False
     """Whether all workers have loaded it."""
     settled: float | None = None
@@ -182,9 +182,16 @@ class Change:
             self.ready = True
             self._moved.notify_all()
 
-    def switch(self, worker: str, moment: float) -> None:
-        """Note that a worker has switched; readers may hold the old table."""
+    def switch(self, worker: str, told: float) -> float:
+        """Note when a worker has switched, by its clock; gives the last such moment.
+
+        Whatever its clock has told, it was after the commit, and it is over. Readers may hold the
+        old table.
+        """
+        now = time.time()
+        moment = min(max(self.committed or now, told), now)
         self.switched = {**self.switched, worker: moment}
+        return max(self.switched.values())
 
     def failed(self, failure: Failed, reason: str) -> None:
         """Note that it was taken back, and why."""
@@ -195,7 +202,7 @@ class Change:
     def settle(self, moment: float) -> None:
         """Note that all workers have switched."""
         with self._moved:
-            self.settled = self.settled or moment
+            self.settled = moment
             self._moved.notify_all()
 
     def grown(self, worker: str, memory: int) -> int:

@@ -2,7 +2,7 @@
 
 One connection for each Python process and flow, kept while Spark reuses the process. Two
 threads look at it. A background thread waits for messages, so that an idle worker answers.
-The thread that processes rows polls between chunks and never waits: while it computes it holds
+The thread that processes rows polls between chunks and hardly waits: while it computes it holds
 the interpreter, and a background thread alone would see a commit message up to a switch interval
 (5 ms) late. New functions are loaded by a third thread, beside the data path.
 """
@@ -62,6 +62,8 @@ LOAD_SECONDS: Final = 600.0
 """The same, while a change is being loaded: a model may take its time."""
 HURRY_SECONDS: Final = 0.1
 """After news of a change, chunks are short for this long: its commit is about to come."""
+GIVE_WAY_SECONDS: Final = 0.003
+"""For so long rows stand back when a change has come: most are loaded and committed by then."""
 COUNT_SECONDS: Final = 0.25
 """Between two reports of counters: often enough to watch, too rarely to cost anything."""
 STUCK_SECONDS: Final = 1.0
@@ -127,6 +129,8 @@ class ControlClient:
         """Since when that change is aborted, if it is."""
         self._noted: bool | None = None
         self._hurry_until = 0.0
+        self._way_until = 0.0
+        """Until then rows stand back for a change."""
         self._busy = False
         self._broken = ""
         self._go: Go | None = None
@@ -231,13 +235,25 @@ class ControlClient:
                 self._say(Counted(some, _memory()))
 
     def poll(self) -> None:
-        """Between two chunks: take up what has arrived, and wait for nothing."""
+        """Between two chunks: take up what has arrived, and wait for a few milliseconds at most."""
         if self._state.acquire(blocking=False):
             try:
                 self._take_arrived(leave_large=True)
+                self._give_way()
                 self._apply_due()
             finally:
                 self._state.release()
+
+    def _give_way(self) -> None:
+        """Let a change that has just come be loaded, and its commit be heard of, before rows.
+
+        They would take every other moment of the interpreter from it, and a core from whoever
+        else is needed: it would take longer than this pause does.
+        """
+        if self._way_until:
+            left = self._way_until - time.monotonic()
+            self._state.wait_for(lambda: self._due or self._broken, max(0.0, left))
+            self._way_until = 0.0
 
     def _define(self, definition: bytes, skipped: dict[str, int]) -> None:
         try:
@@ -380,9 +396,11 @@ class ControlClient:
             match instruction:
                 case Load(change, _):
                     self._hurry()
+                    self._way_until = time.monotonic() + GIVE_WAY_SECONDS
                     self._loads.put(self._shipments[change])
                 case Switch() | Drop():
                     self._due.append(instruction)
+                    self._state.notify_all()
                 case Reply(Switched()):
                     pass  # sent when the switch has happened, in _apply_due
                 case Reply(message):
@@ -399,7 +417,7 @@ class ControlClient:
                     self._engine.switch(change)
                     self._adopted.add(change)
                     with suppress(WireError):
-                        self._say(Switched(change))
+                        self._say(Switched(change, time.time()))
                 case Drop(change, aborted):
                     self._shipments.pop(change, None)
                     self._parts.pop(change, None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from fries.control.messages import ENCODER, Down, Up
@@ -45,9 +45,9 @@ class Line:
         """The next message."""
         return heard(self._opener.open(await read_frame(self._reader, MAX_UP)))
 
-    def write(self, message: Down) -> int:
-        """Send a message, or keep it until the peer takes it; its bytes."""
-        sealed = self._sealer.seal(ENCODER.encode(message))
+    def write(self, messages: Iterable[Down]) -> int:
+        """Send messages at once, or keep them until the peer takes them; their bytes."""
+        sealed = b"".join(self._sealer.seal(ENCODER.encode(message)) for message in messages)
         self._writer.write(sealed)
         return len(sealed)
 

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from fries.control.door import Line
@@ -48,14 +49,19 @@ class Peer:
         else:
             self._waiting.append(iter((message,)))
 
-    def ship(self, change: int, bit: int, parts: Sequence[memoryview]) -> None:
-        """Send what a change ships; nothing is copied but the piece at hand."""
+    def ship(self, change: int, bit: int, parts: Sequence[memoryview], *after: Down) -> None:
+        """Send what a change ships, and what comes after it.
+
+        In one go if it is small, so that the worker wakes up once. Else nothing is copied but the
+        piece at hand.
+        """
         shipment = Shipment(change, bit, tuple(part.nbytes for part in parts))
-        if sum(shipment.sizes) + self._line.unread <= PIECE_BYTES:
-            for message in (shipment, *_pieces(change, parts)):
-                self.send(message)
+        messages = chain((shipment,), _pieces(change, parts), after)
+        small = sum(shipment.sizes) + self._line.unread <= PIECE_BYTES
+        if small and self._pump is None:
+            self._write(*messages)
             return
-        self._waiting.append(_chained(shipment, _pieces(change, parts)))
+        self._waiting.append(messages)
         if self._pump is None:
             self._pump = asyncio.get_running_loop().create_task(self._send_waiting())
 
@@ -67,10 +73,10 @@ class Peer:
             self._watch.cancel()
         self._line.abort()
 
-    def _write(self, message: Down) -> None:
-        size = self._line.write(message)
+    def _write(self, *messages: Down) -> None:
+        size = self._line.write(messages)
         self._written += size
-        if isinstance(message, Welcome):
+        if isinstance(messages[0], Welcome):
             self._most_unread += size
         unread = self._line.unread
         if unread > self._most_unread:
@@ -100,11 +106,6 @@ class Peer:
                     if isinstance(message, Piece):
                         await asyncio.sleep(PIECE_SECONDS)
         self._pump = None
-
-
-def _chained(shipment: Shipment, pieces: Iterator[Down]) -> Iterator[Down]:
-    yield shipment
-    yield from pieces
 
 
 def _pieces(change: int, parts: Sequence[memoryview]) -> Iterator[Down]:

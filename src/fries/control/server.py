@@ -362,9 +362,10 @@ class ControlServer:
             case Hello():
                 raise WireError("a second hello")
             case _:
+                moment = time.time()
                 if isinstance(message, Switched) and message.change in self._changes:
-                    self._changes[message.change].switch(name, time.time())
-                self._drive(Heard(name, message))
+                    moment = self._changes[message.change].switch(name, message.moment)
+                self._drive(Heard(name, message), moment)
 
     def _count(self, counts: dict[str, Counts]) -> None:
         """Add what a worker has done; readers may hold the old table."""
@@ -384,15 +385,17 @@ class ControlServer:
         if ended.complete and ended.cuts:
             self._tell(name, Noted(accepted))
 
-    def _settle(self) -> None:
+    def _settle(self, moment: float) -> None:
         """Note which changes no worker is missing any more."""
-        for change in self._controller.changes:
-            decided = change.decision in (Decision.FREE, Decision.MADE)
-            if change.phase is Phase.PREPARING and not change.waiting and decided:
-                self._changes[change.number].prepared()
-            at_boundary = self._changes[change.number].order.at_boundary
-            if change.phase is Phase.COMMITTED and not change.waiting and not at_boundary:
-                self._changes[change.number].settle(time.time())
+        for active in self._controller.changes:
+            change = self._changes[active.number]
+            if active.waiting or change.settled is not None:
+                continue
+            decided = active.decision in (Decision.FREE, Decision.MADE)
+            if active.phase is Phase.PREPARING and decided:
+                change.prepared()
+            elif active.phase is Phase.COMMITTED and not change.order.at_boundary:
+                change.settle(moment)
 
     def _begin(self, name: str, task: Begin) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
@@ -435,13 +438,14 @@ class ControlServer:
             if change.held and change.phase is Phase.PREPARING:
                 self._drive(Released(change.number))
 
-    def _drive(self, event: ControllerEvent) -> None:
+    def _drive(self, event: ControllerEvent, moment: float | None = None) -> None:
+        """Handle an event, which happened at some moment; by default, now."""
         self._controller, instructions = self._controller.handle(event)
         for instruction in instructions:
             match instruction:
+                case Send(worker, Prepare() as message):
+                    self._ship(worker, message.change, message)
                 case Send(worker, message):
-                    if isinstance(message, Prepare):
-                        self._ship(worker, message.change)
                     self._tell(worker, message)
                 case Record(number, phase, reason):
                     self._moved(number, phase, reason)
@@ -449,7 +453,7 @@ class ControlServer:
                     self._decide(number)
                 case CheckpointComplete():
                     pass
-        self._settle()
+        self._settle(moment or time.time())
 
     def _moved(self, number: int, phase: Phase, reason: str) -> None:
         """A change has entered a phase."""
@@ -488,11 +492,11 @@ class ControlServer:
         used = {one.bit for one in active if one.phase in (Phase.PREPARING, Phase.COMMITTED)}
         return next(bit for bit in BITS if bit not in used)
 
-    def _ship(self, worker: str, number: int) -> None:
+    def _ship(self, worker: str, number: int, *after: Down) -> None:
         change = self._changes[number]
         parts = memoryview(change.order.payload), *change.order.buffers
         if worker in self._peers:
-            self._peers[worker].ship(number, change.bit, parts)
+            self._peers[worker].ship(number, change.bit, parts, *after)
 
     def _tell(self, worker: str, message: Down) -> None:
         if worker in self._peers:

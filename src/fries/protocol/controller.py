@@ -223,9 +223,10 @@ class _Turn:
 
     def _commit(self) -> bool:
         for change in self.state.changes:
+            if change.phase is not Phase.PREPARING or change.held:
+                continue
             loaded = change.decision is Decision.FREE and not change.waiting
-            ready = loaded or change.decision is Decision.MADE
-            if change.phase is Phase.PREPARING and ready and not change.held:
+            if loaded or change.decision is Decision.MADE:
                 if self.state.guard:
                     self._cancel_checkpoint()
                 taking_part = self._taking_part(change)
@@ -249,11 +250,12 @@ class _Turn:
 
     def _prepare(self) -> bool:
         """Start the first queued change, unless an active one forbids it."""
-        queued = [change for change in self.state.changes if change.phase is Phase.QUEUED]
-        active = [change for change in self.state.changes if change.phase is not Phase.QUEUED]
-        if not queued or any(change.phase is Phase.PREPARING for change in active):
+        first = next((one for one in self.state.changes if one.phase is Phase.QUEUED), None)
+        if first is None:
             return False
-        first = queued[0]
+        active = [change for change in self.state.changes if change.phase is not Phase.QUEUED]
+        if any(change.phase is Phase.PREPARING for change in active):
+            return False
         if len(active) >= MOST_IN_TRANSITION or not all(map(first.compatible, active)):
             return False
         taking_part = self._taking_part(first)

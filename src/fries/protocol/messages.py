@@ -84,6 +84,8 @@ class Switched(msgspec.Struct, frozen=True, tag=True):
     """The worker uses the new configuration from now on."""
 
     change: int
+    moment: float = 0.0
+    """When that began by the worker's clock, seconds since 1970; nothing is decided by it."""
 
 
 class Snapshotted(msgspec.Struct, frozen=True, tag=True):
