@@ -7,7 +7,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -268,9 +268,9 @@ class StuckLine(Line):
         self.waiting = 0
         self.aborted = asyncio.Event()
 
-    def write(self, message: Down) -> int:
-        """Keep a message."""
-        size = len(ENCODER.encode(message))
+    def write(self, messages: Iterable[Down]) -> int:
+        """Keep messages."""
+        size = sum(len(ENCODER.encode(message)) for message in messages)
         self.waiting += size
         return size
 

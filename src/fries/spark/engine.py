@@ -44,7 +44,14 @@ from fries.spark.local import is_local, use_own_python
 from fries.spark.plan import Planner
 from fries.spark.policy import Supervision
 from fries.spark.recovery import Checkpoint
-from fries.spark.shipping import digest_of, order_of, packed, pickled_all, try_to_load
+from fries.spark.shipping import (
+    differ_plainly,
+    digests_of,
+    order_of,
+    packed,
+    pickled_all,
+    try_to_load,
+)
 from fries.spark.tasks import Session, action_of
 from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
@@ -202,9 +209,8 @@ class Engine:
             self.rest()
             before = self._versions.current(self.server.finished)
             new = self._checked(plan, updates)
-            digests = {name: digest_of(name, update) for name, update in updates.items()}
-            has = self._versions.has
-            if not undoing and all(has(name, digest) for name, digest in digests.items()):
+            digests = {} if undoing or self._plainly_new(updates) else digests_of(updates)
+            if digests and all(self._versions.has(name, one) for name, one in digests.items()):
                 raise AlreadyAppliedError(plan.targets)
             self._check_time(plan)
             migrations = {name: update.migrate for name, update in updates.items()}
@@ -217,6 +223,7 @@ class Engine:
             order = replace(order, timeout=timeout, automatic=automatic)
             change = self.server.request(order)
             old = {name: before[name] for name in new}
+            digests = digests or digests_of(updates)  # if not needed before: workers load meanwhile
             self._versions.add(Applied(change, new, old, migrations, inverses, digests))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
@@ -317,6 +324,14 @@ class Engine:
                     "it builds on a change that is not committed yet; wait for that one first",
                 )
         return new
+
+    def _plainly_new(self, updates: Mapping[str, Revision]) -> bool:
+        """Whether some update is unlike what its operator has, as far as one can see at once."""
+        newest = {name: self._versions.newest(name) for name in updates}
+        return any(
+            applied is None or differ_plainly(applied.specs[name].function, updates[name].function)
+            for name, applied in newest.items()
+        )
 
     def _fitted(
         self, current: Mapping[str, OperatorSpec], updates: Mapping[str, Revision]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import pickle
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType
+from typing import Final, NamedTuple
 
 from pyspark import cloudpickle
 
@@ -14,10 +15,12 @@ from fries.control.changes import Order
 from fries.errors import UpdateRefusedError
 from fries.plan import CommitPoint, Plan
 from fries.runtime.configuration import Configuration, Shipped
-from fries.runtime.spec import OperatorSpec
+from fries.runtime.spec import Function, OperatorSpec
 from fries.updates import Revision
 
 _dumps: Callable[..., bytes] = cloudpickle.dumps
+PLAIN: Final = (int, float, str, bytes)
+"""Types of values whose pickles differ when they are not equal."""
 
 
 class Package(NamedTuple):
@@ -35,7 +38,14 @@ class Package(NamedTuple):
 def packed(shipped: Shipped) -> Package:
     """A change as bytes."""
     parts: list[pickle.PickleBuffer] = []
-    payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+    try:
+        payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+    except Exception:
+        for name, spec in shipped.operators.items():
+            _refuse_unpicklable(
+                name, (spec, shipped.migrations.get(name), shipped.inverses.get(name))
+            )
+        raise
     buffers = tuple(_frozen(part.raw()) for part in parts)
     names = shipped.operators.keys() | shipped.migrations.keys()
     migrates = any(step is not None for step in shipped.migrations.values())
@@ -70,14 +80,50 @@ def pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
         return _dumps(operators)
     except Exception:
         for spec in operators:
-            _pickled(spec.name, spec)
+            _refuse_unpicklable(spec.name, spec)
         raise
 
 
-def digest_of(name: str, update: Revision) -> bytes:
-    """What tells an update from another one, without keeping its models."""
+def digests_of(updates: Mapping[str, Revision]) -> dict[str, bytes]:
+    """By operator, what tells its update from another one, without keeping its models.
+
+    Of one that cannot be pickled, nothing: it is unlike any other.
+    """
+    return {name: _digest_of(update) for name, update in updates.items()}
+
+
+def differ_plainly(old: Function | None, new: Function) -> bool:
+    """Whether two functions are not the same, as far as one can see without pickling them.
+
+    Most updates bring other code, or other numbers and texts: then nothing must be hashed before
+    the workers hear of them.
+    """
+    if not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
+        return False
+    if old.__code__ != new.__code__:
+        return True
+    pairs = zip(_held(old), _held(new), strict=True)
+    return any(
+        isinstance(one, PLAIN) and isinstance(other, PLAIN) and one != other for one, other in pairs
+    )
+
+
+def _held(function: FunctionType) -> Iterator[object]:
+    """What the names stand for that a function uses from around it."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # nothing yet
+            yield None
+
+
+def _digest_of(update: Revision) -> bytes:
     parts: list[pickle.PickleBuffer] = []
-    hashed = hashlib.sha256(_pickled(name, update, parts.append))
+    try:
+        pickled = _dumps(update, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+    except Exception:
+        return b""
+    hashed = hashlib.sha256(pickled)
     for part in parts:
         hashed.update(part.raw())
     return hashed.digest()
@@ -93,11 +139,9 @@ def try_to_load(operators: Iterable[OperatorSpec], plan: Plan, package: Package)
         ) from error
 
 
-def _pickled(
-    name: str, value: object, aside: Callable[[pickle.PickleBuffer], object] | None = None
-) -> bytes:
+def _refuse_unpicklable(name: str, value: object) -> None:
     try:
-        return _dumps(value, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
+        _dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         raise UpdateRefusedError(
             name,

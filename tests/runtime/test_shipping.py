@@ -1,0 +1,96 @@
+"""Functions on their way: told apart with and without pickling them, refused if they cannot go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fries.errors import UpdateRefusedError
+from fries.runtime.configuration import Shipped
+from fries.runtime.spec import Function, Kind, OperatorSpec
+from fries.spark.shipping import differ_plainly, digests_of, packed
+from fries.updates import Revision
+
+SCHEMA = pa.schema([("n", pa.int64())])
+LOCK = threading.Lock()
+
+
+def adding(value: object) -> Function:
+    return lambda row: (row, value)
+
+
+def taking(value: object) -> Function:
+    return lambda row: (value, row)
+
+
+def later() -> Function:
+    """A function that uses a name from around it before there is such a thing."""
+    missing: int
+
+    def function(row: object) -> object:
+        return row, missing
+
+    if LOCK.locked():
+        missing = 1
+    return function
+
+
+FUNCTIONS: dict[str, Callable[[object], Function]] = {
+    "adding": adding,
+    "taking": taking,
+    "a part": lambda value: partial(adding, value),
+    "later": lambda _: later(),
+    "a builtin": lambda _: len,
+}
+VALUES = st.one_of(
+    st.integers(-2, 2),
+    st.floats(allow_nan=False),
+    st.booleans(),
+    st.sampled_from(["", "a", b"", b"a", None, 1.0, -0.0]),
+    st.lists(st.integers(0, 1), max_size=2),
+)
+
+
+@given(st.sampled_from(sorted(FUNCTIONS)), VALUES, st.sampled_from(sorted(FUNCTIONS)), VALUES)
+def test_what_differs_plainly_has_another_digest(
+    kind: str, value: object, other_kind: str, other_value: object
+) -> None:
+    one, other = FUNCTIONS[kind](value), FUNCTIONS[other_kind](other_value)
+    digests = digests_of({"one": Revision(one), "other": Revision(other)})
+    if differ_plainly(one, other):
+        assert digests["one"] != digests["other"]
+
+
+def test_other_code_and_other_numbers_differ_plainly() -> None:
+    assert differ_plainly(adding(1), taking(1))
+    assert differ_plainly(adding(1), adding(2))
+    assert differ_plainly(adding("a"), adding("b"))
+
+
+def test_what_must_be_looked_into_does_not_differ_plainly() -> None:
+    assert not differ_plainly(adding(1), adding(1))
+    assert not differ_plainly(adding([1]), adding([2]))
+    assert not differ_plainly(adding(1), adding(True))
+    assert not differ_plainly(later(), later())
+    assert not differ_plainly(partial(adding, 1), partial(adding, 2))
+    assert not differ_plainly(None, adding(1))
+
+
+@pytest.mark.parametrize("where", ["function", "migrate", "inverse"])
+def test_who_cannot_be_pickled_is_named(where: str) -> None:
+    given = {"function": adding(1), "migrate": adding(1), "inverse": adding(1), where: adding(LOCK)}
+    good = OperatorSpec("good", Kind.MAP, SCHEMA, adding(1))
+    bad = OperatorSpec("bad", Kind.PROCESS, SCHEMA, given["function"])
+    shipped = Shipped(
+        {"good": good, "bad": bad},
+        {"good": None, "bad": given["migrate"]},
+        inverses={"good": None, "bad": given["inverse"]},
+    )
+    with pytest.raises(UpdateRefusedError, match=r"bad.*cannot be pickled.*open them inside"):
+        packed(shipped)
