@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from fries.errors import OperatorError
-from fries.runtime.functions import Output, make_call
+from fries.runtime.functions import Output, accepts, make_call
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -204,3 +206,53 @@ def test_rows_that_a_function_changes_later_are_kept_as_they_were() -> None:
     assert [row["all"] for row in made] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
     many = call(Kind.FLAT_MAP, Style.ROW, each_twice, schema).batch.to_pylist()
     assert [row["n"] for row in many] == [10, 11, 20, 21, 30, 31, 40, 41]
+
+
+class Caller:
+    """Something that is no function, and can be called with one argument."""
+
+    def __call__(self, row: object) -> object:
+        """Give it back."""
+        return row
+
+    def method(self, row: object, more: object = None) -> object:
+        """Give them back."""
+        return row, more
+
+
+@wraps(len)
+def like_len(*args: object) -> object:
+    return args
+
+
+CALLED: tuple[Function, ...] = (
+    lambda: None,
+    lambda a: a,
+    lambda a, b: (a, b),
+    lambda a, b=1: (a, b),
+    lambda a, *, b: (a, b),
+    lambda a, *, b=1: (a, b),
+    lambda a, *more: (a, more),
+    lambda a, /, **named: (a, named),
+    lambda a, b, c=1, d=2: (a, b, c, d),
+    partial(lambda a, b: (a, b), 1),
+    like_len,
+    Caller(),
+    Caller().method,
+    len,
+    int,
+    print,
+)
+
+
+@pytest.mark.parametrize("count", range(5))
+@pytest.mark.parametrize("function", CALLED)
+def test_a_function_accepts_what_its_signature_says(function: Function, count: int) -> None:
+    try:
+        inspect.signature(function).bind(*range(count))
+        expected = True
+    except ValueError:
+        expected = True
+    except TypeError:
+        expected = False
+    assert accepts(function, count) is expected

@@ -60,7 +60,7 @@ class Channel:
             self._wake()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until there is something to read, and meanwhile send what was left unsent."""
+        """Wait until there may be something to read, and meanwhile send what was left unsent."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self.readable():
             with self._using:
@@ -74,10 +74,13 @@ class Channel:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return
-            if self._woken.fileno() in _polled(watched, left):
+            news = _polled(watched, left)
+            if self._woken.fileno() in news:
                 self._woken.recv(1024)
             with suppress(WireError), self._using:  # if it is gone, reading tells
                 self._flush()
+            if self._socket.fileno() in news:
+                return
 
     def recv(self, size: int) -> bytes:
         """What has come; nothing if the connection is closed.

@@ -352,7 +352,7 @@ class ControlClient:
 
         The seal of a large frame takes a millisecond to check: the rows do not wait for that.
         """
-        if self.broken or not (self._unframer.full or self._channel.readable()):
+        if self.broken:
             return
         try:
             if not self._unframer.full and not self._unframer.receive(self._channel):
@@ -363,6 +363,8 @@ class ControlClient:
                     return
                 self._receive(DOWN.decode(self._opener.open(sealed)))
             self._channel.nudge()
+        except BlockingIOError:
+            pass  # nothing has come
         except Exception as error:  # whatever it is, the rows go on
             self._break(str(error) or repr(error))
 

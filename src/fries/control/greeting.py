@@ -41,7 +41,7 @@ def connect(
             sock, unframer, challenge = _first_words(sock, context, deadline)
         except (EOFError, ConnectionError, ssl.SSLEOFError) as error:
             sock.close()
-            if time.monotonic() + BUSY_SECONDS > deadline:
+            if time.monotonic() + 2 * BUSY_SECONDS > deadline:  # no time to wait and to try
                 raise WireError("the controller turned this worker away") from error
             time.sleep(random.uniform(0, BUSY_SECONDS))
             continue

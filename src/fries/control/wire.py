@@ -99,15 +99,15 @@ class Unframer:
         return self._large is not None and self._filled == len(self._large)
 
     def receive(self, sock: Receives) -> bool:
-        """Take what a socket has; ``False`` if it is closed."""
-        try:
-            if self._large is not None:
-                count = sock.recv_into(self._large[self._filled :])
-                self._filled += count
-                return count > 0
-            data = sock.recv(RECEIVE_BYTES)
-        except BlockingIOError:  # TLS has a part of a record, which is nothing yet
-            return True
+        """Take what a socket has; ``False`` if it is closed.
+
+        Raises ``BlockingIOError`` if the socket says so: nothing has come.
+        """
+        if self._large is not None:
+            count = sock.recv_into(self._large[self._filled :])
+            self._filled += count
+            return count > 0
+        data = sock.recv(RECEIVE_BYTES)
         self._buffer += data
         return bool(data)
 

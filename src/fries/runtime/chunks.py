@@ -12,7 +12,7 @@ import pyarrow as pa
 from fries.runtime.arrow import Integers, concat_batches, take
 from fries.runtime.functions import Output
 
-TARGET_SECONDS: Final = 0.005
+TARGET_SECONDS: Final = 0.003
 """How long one chunk should take: the price of a switch, beside which polling costs little."""
 HURRY: Final = 5
 """How much shorter chunks are while a commit is about to come: it is seen within a millisecond,

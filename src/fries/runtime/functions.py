@@ -10,6 +10,7 @@ import copy
 import inspect
 import traceback
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 PARENT: Final = "_row"
 """Column in which a flat_map over batches says from which input row an output row comes."""
+_ANY_NUMBER: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class Output(NamedTuple):
@@ -92,6 +94,10 @@ def keeper(spec: OperatorSpec) -> Callable[[Any], Any]:
 
 def accepts(function: Function, count: int) -> bool:
     """Whether a function can be called with so many arguments, as far as it tells."""
+    if isinstance(function, FunctionType) and not vars(function):
+        code = function.__code__
+        if not (code.co_kwonlyargcount or code.co_flags & _ANY_NUMBER):  # far sooner than below
+            return code.co_argcount - len(function.__defaults__ or ()) <= count <= code.co_argcount
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
