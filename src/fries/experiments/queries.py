@@ -24,7 +24,7 @@ Targets: TypeAlias = tuple[str, ...]
 RESTART: Final = "restart"
 PATIENCE: Final = 300.0
 """Seconds after which a change that does not end is an error, not a hang."""
-LOOK: Final = 0.005
+LOOK: Final = 0.05
 """Seconds between two looks at a change that is under way."""
 WARM: Final = 2
 """Micro-batches before anything is measured: in the first ones workers import and load."""

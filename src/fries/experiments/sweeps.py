@@ -44,8 +44,8 @@ COSTS: Final = (0.025, 0.035, 0.045)
 BUFFER: Final = 20.0
 """Seconds of FD's work in a full micro-batch, before the profile's factor."""
 
-WARM_UP: Final = 40.0
-"""Seconds before the first request, before the profile's factor: a third of the paper's, enough
+WARM_UP: Final = 30.0
+"""Seconds before the first request, before the profile's factor: a quarter of the paper's, enough
 for micro-batches to grow to their size."""
 
 
