@@ -15,8 +15,8 @@ import msgspec
 from benchmarks.fuzz import Target
 from fries.errors import LogError, LogMismatchError
 from fries.log.log import Log
+from fries.log.pieces import Buffer
 from fries.log.records import (
-    Buffer,
     Committed,
     Ended,
     Founded,

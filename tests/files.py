@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from fries.errors import LogError
 from fries.log.log import Log
-from fries.log.records import Buffer, Intent, Shape
+from fries.log.pieces import Buffer
+from fries.log.records import Intent, Shape
 
 PATIENCE = 20.0
 """Seconds until a test gives up waiting: only a bug takes that long."""

@@ -28,7 +28,7 @@ from benchmarks.cluster import configured
 from fries.errors import AbortedError
 from fries.flow import Flow
 from fries.log.files import PARTIAL, LocalFiles
-from fries.log.records import Buffer
+from fries.log.pieces import Buffer
 from fries.reconfiguration import Reconfiguration
 from fries.spark.policy import Supervision
 from fries.spark.supervisor import SupervisedQuery

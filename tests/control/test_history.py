@@ -17,7 +17,7 @@ from fries.control.ledger import Ledger
 from fries.control.server import ControlServer
 from fries.history import entry_of
 from fries.log.log import Log
-from fries.log.records import Buffer
+from fries.log.pieces import Buffer
 from fries.protocol.controller import Phase
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.versions import Applied, Versions

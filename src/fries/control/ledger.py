@@ -13,7 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from fries.control.changes import Change, Order
 from fries.errors import FriesError
 from fries.log.log import Log
-from fries.log.records import Buffer, Ended, Intent
+from fries.log.pieces import Buffer
+from fries.log.records import Ended, Intent
 
 _logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fries.errors import LogError
-from fries.log.records import Buffer
+from fries.log.pieces import Buffer, unhurried
 
 PARTIAL: Final = ".partial"
 """End of the names of files that are being written; a crash may leave one."""
@@ -69,8 +69,8 @@ class LocalFiles:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as file:
-                for part in parts:
-                    file.write(part)
+                for piece in unhurried(parts):
+                    file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
             if replace:

@@ -17,8 +17,8 @@ from typing import Final
 
 from fries.errors import LogError
 from fries.log.files import Files
+from fries.log.pieces import Buffer
 from fries.log.records import (
-    Buffer,
     Committed,
     Ended,
     Founded,

@@ -16,12 +16,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 from fries.errors import LogError
+from fries.log.pieces import Buffer, unhurried
 
 MAGIC: Final = b"fries\x00\x01\n"
 MOST_PARTS: Final = 1 << 20
 _COUNT: Final = struct.Struct(">I")
 _SIZE: Final = struct.Struct(">Q")
-Buffer: TypeAlias = "bytes | memoryview"
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -92,8 +92,8 @@ def encode(record: Record, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     parts += (memoryview(part).cast("B") for part in payload)
     sizes = _COUNT.pack(len(parts)) + b"".join(_SIZE.pack(len(part)) for part in parts)
     digest = hashlib.sha256(sizes)
-    for part in parts:
-        digest.update(part)
+    for piece in unhurried(parts):
+        digest.update(piece)
     return [MAGIC, sizes, digest.digest(), *parts]
 
 

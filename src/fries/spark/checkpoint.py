@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.errors import LogError
 from fries.log.files import PARTIAL, Files, LocalFiles
-from fries.log.records import Buffer
+from fries.log.pieces import Buffer, unhurried
 
 LOCATION: Final = "checkpointLocation"
 DEFAULT: Final = "spark.sql.streaming.checkpointLocation"
@@ -112,8 +112,8 @@ class HadoopFiles:
             local = Path(here, name)
             try:
                 with local.open("wb") as file:
-                    for part in parts:
-                        file.write(part)
+                    for piece in unhurried(parts):
+                        file.write(piece)
                 self._system.copyFromLocalFile(False, True, self._local(local), partial)
                 self._context.rename(partial, target, how)
             except Py4JJavaError as error:

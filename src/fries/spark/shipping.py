@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 from pyspark import cloudpickle
 
 from fries.control.changes import Order
+from fries.control.wire import room
 from fries.errors import UpdateRefusedError
+from fries.log.pieces import unhurried
 from fries.plan import CommitPoint, Plan
 from fries.runtime.configuration import Configuration, Shipped
 from fries.runtime.spec import Function, OperatorSpec
@@ -124,8 +126,8 @@ def _digest_of(update: Revision) -> bytes:
     except Exception:
         return b""
     hashed = hashlib.sha256(pickled)
-    for part in parts:
-        hashed.update(part.raw())
+    for piece in unhurried(part.raw() for part in parts):
+        hashed.update(piece)
     return hashed.digest()
 
 
@@ -152,4 +154,10 @@ def _refuse_unpicklable(name: str, value: object) -> None:
 
 def _frozen(part: memoryview) -> memoryview:
     """A large part of a payload as it is now, whatever its owner does with it later."""
-    return part if part.readonly else memoryview(bytes(part))
+    if part.readonly:
+        return part
+    copy, end = room(part.nbytes), 0
+    for piece in unhurried([part]):
+        start, end = end, end + len(piece)
+        copy[start:end] = piece
+    return copy.toreadonly()
