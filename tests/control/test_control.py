@@ -14,6 +14,13 @@ import pytest
 from fries.control.changes import Change
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Cut, Ended, Go
+from fries.control.peers import (
+    HASTY_PIECES,
+    PIECE_BYTES,
+    PIECE_SECONDS,
+    pause_after,
+    shipping_seconds,
+)
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, frame
@@ -54,11 +61,28 @@ def test_a_task_begins_while_a_large_change_is_on_its_way(
     assert [len(part) for part in engine.parts[1]] == [20 * LARGE_BYTES]
 
 
+def test_pauses_grow_with_what_was_sent() -> None:
+    pauses = [pause_after(pieces) for pieces in range(1, 3 * HASTY_PIECES)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1] == PIECE_SECONDS
+    for count in (0, 1, HASTY_PIECES, HASTY_PIECES + 1, len(pauses)):
+        assert shipping_seconds(count * PIECE_BYTES) == pytest.approx(sum(pauses[:count]))
+
+
+def test_the_timeout_does_not_count_the_pauses(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.server.shipping_seconds", lambda _: PATIENCE)
+    join()
+    change = server.request(replace(order("FM"), timeout=0.0))
+    assert settled(change) is Phase.COMMITTED
+
+
 def test_a_task_completes_while_a_large_change_is_on_its_way(
     server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That its switch is noted overtakes the pieces, too."""
-    monkeypatch.setattr("fries.control.peers.PIECE_SECONDS", PATIENCE)
+    monkeypatch.setattr("fries.control.peers.pause_after", lambda _: PATIENCE)
     client, _ = join()
     client.begin(0, 0, 0)
     first = server.request(order("FM"))

@@ -59,6 +59,14 @@ def test_a_late_worker_gets_a_large_base_in_pieces(
 
 
 @pytest.mark.usefixtures("large_base")
+def test_a_late_worker_waits_for_nobody_s_rows(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none yet: what it begins with is sent without the pauses of a running worker."""
+    monkeypatch.setattr("fries.control.peers.pause_after", lambda _: PATIENCE)
+    late, _ = join()
+    assert late.begin(2, 0, 0) == Go((), ())
+
+
+@pytest.mark.usefixtures("large_base")
 def test_a_late_worker_that_reads_slowly_gets_all_of_a_large_base(server: ControlServer) -> None:
     with Rogue(server.address, SECRET, receive_bytes=1 << 16) as slow:
         slow.hello()

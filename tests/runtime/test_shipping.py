@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fries.errors import UpdateRefusedError
+from fries.log.pieces import PIECE_BYTES
 from fries.runtime.configuration import Shipped
 from fries.runtime.spec import Function, Kind, OperatorSpec
 from fries.spark.shipping import differ_plainly, digests_of, packed
@@ -94,3 +96,13 @@ def test_who_cannot_be_pickled_is_named(where: str) -> None:
     )
     with pytest.raises(UpdateRefusedError, match=r"bad.*cannot be pickled.*open them inside"):
         packed(shipped)
+
+
+def test_a_model_travels_as_it_was() -> None:
+    """Its owner may go on training it."""
+    weights = np.zeros(3 * PIECE_BYTES // 16)
+    package = packed(Shipped({"F": OperatorSpec("F", Kind.MAP, SCHEMA, adding(weights))}, {}))
+    weights[:] = 1.0
+    (model,) = package.buffers
+    assert model.readonly
+    assert bytes(model) == bytes(weights.nbytes)

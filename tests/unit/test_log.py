@@ -13,6 +13,7 @@ import pytest
 from fries.errors import LogError, LogMismatchError
 from fries.log.files import PARTIAL, LocalFiles
 from fries.log.log import Log, Logged
+from fries.log.pieces import PIECE_BYTES, REST, unhurried
 from fries.log.records import MAGIC, Committed, Ended, Founded, Shape, decode, encode
 from tests.files import SHAPE, MemoryFiles, commit, happened, intent
 
@@ -27,6 +28,25 @@ def only(log: Log) -> Logged:
 
 def raw(record: Founded | Committed | Ended) -> bytes:
     return b"".join(bytes(part) for part in encode(record))
+
+
+# Large parts
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES + 5])
+def test_pieces_are_the_parts_in_order(size: int) -> None:
+    numbers = np.arange(size, dtype=np.uint8).reshape(1, size)
+    pieces = [bytes(piece) for piece in unhurried([b"first", numbers.data, b"last"])]
+    assert b"".join(pieces) == b"first" + numbers.tobytes() + b"last"
+    assert max(map(len, pieces)) <= PIECE_BYTES
+
+
+def test_who_reads_a_large_part_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, rests = iter([0.0, 0.5, 2.0, 2.25, 9.0]), list[float]()
+    monkeypatch.setattr("fries.log.pieces.time.thread_time", lambda: next(clock))
+    monkeypatch.setattr("fries.log.pieces.time.sleep", rests.append)
+    assert len([*unhurried([bytes(2 * PIECE_BYTES + 1)])]) == 3
+    assert rests == [REST * 0.5, REST * 0.25]
 
 
 # Records

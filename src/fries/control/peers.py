@@ -2,7 +2,8 @@
 
 What a change ships is sent in pieces with pauses between them, because a model of 200 MB
 written at once would take the cores from the rows for a second, on the driver and in every
-worker. Nobody waits for it: it is loaded beside the data path. What a task waits for (``Go``,
+worker. Nobody waits for it: it is loaded beside the data path. Only a worker that joins gets what
+it begins with as fast as it can take it: it has no rows yet. What a task waits for (``Go``,
 ``Noted``) overtakes the pieces; everything else keeps its order. A worker that takes nothing for a
 long time, or lets too much pile up, loses its connection, so that its messages do not fill the
 driver.
@@ -21,8 +22,10 @@ from fries.control.door import Line
 from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
 
 PIECE_BYTES: Final = 1 << 20
-PIECE_SECONDS: Final = 0.025
-"""Between two pieces: not quite 40 MB a second for each worker."""
+PIECE_SECONDS: Final = 0.05
+"""Between two pieces of a large change: not quite 20 MB a second for each worker."""
+HASTY_PIECES: Final = 16
+"""So many pieces have shorter pauses, from none on: a model of some MB is there soon."""
 STALLED_SECONDS: Final = 60.0
 """A worker that takes nothing for so long, while there is something to take, is given up."""
 MOST_UNREAD: Final = 16 << 20
@@ -37,6 +40,8 @@ class Peer:
         self._written = 0
         """Bytes so far."""
         self._most_unread = MOST_UNREAD
+        self._welcomed = False
+        """Whether the worker has all that it begins with."""
         self._watch: asyncio.TimerHandle | None = None
         self._waiting: deque[Iterator[Down]] = deque()
         """What must wait for the pieces before it."""
@@ -78,6 +83,7 @@ class Peer:
         self._written += size
         if isinstance(messages[0], Welcome):
             self._most_unread += size
+            self._welcomed = True
         unread = self._line.unread
         if unread > self._most_unread:
             self._line.abort()
@@ -98,14 +104,28 @@ class Peer:
             self._look_again(self._written - unread)
 
     async def _send_waiting(self) -> None:
+        pieces = 0
         with suppress(OSError):  # whoever reads from this connection notices, too
             while self._waiting:
                 for message in self._waiting.popleft():
                     self._write(message)
                     await self._line.drain()
                     if isinstance(message, Piece):
-                        await asyncio.sleep(PIECE_SECONDS)
+                        pieces += 1
+                        await asyncio.sleep(pause_after(pieces) if self._welcomed else 0.0)
         self._pump = None
+
+
+def pause_after(pieces: int) -> float:
+    """Seconds until the next piece, after some of them."""
+    return PIECE_SECONDS * min(1.0, pieces / HASTY_PIECES)
+
+
+def shipping_seconds(size: int) -> float:
+    """How long the pauses are, all together, while so many bytes are sent."""
+    pieces = size // PIECE_BYTES
+    hasty = min(pieces, HASTY_PIECES)
+    return sum(map(pause_after, range(1, hasty + 1))) + PIECE_SECONDS * (pieces - hasty)
 
 
 def _pieces(change: int, parts: Sequence[memoryview]) -> Iterator[Down]:

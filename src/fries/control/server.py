@@ -40,7 +40,7 @@ from fries.control.messages import (
     Up,
     Welcome,
 )
-from fries.control.peers import Peer
+from fries.control.peers import Peer, shipping_seconds
 from fries.control.register import Register
 from fries.control.tls import Tls
 from fries.errors import WireError
@@ -277,7 +277,8 @@ class ControlServer:
     def _submit(self, order: Order) -> Change:
         change = Change(self._controller.last + 1, order)
         self._changes.add(change)
-        late = self._loop.call_later(order.timeout, self._drive, Expired(change.number))
+        patience = order.timeout + shipping_seconds(sum(part.nbytes for part in order.buffers))
+        late = self._loop.call_later(patience, self._drive, Expired(change.number))
         self._timers[change.number] = late
         if self._ledger is not None:
             self._ledger.intend(change.number, order)

@@ -12,14 +12,14 @@ from typing import Final, TypeAlias
 
 Buffer: TypeAlias = "bytes | memoryview"
 PIECE_BYTES: Final = 1 << 20
-REST: Final = 2
+REST: Final = 3
 """How many times as long as the work on a piece is the rest after it."""
 
 
 def unhurried(parts: Iterable[Buffer]) -> Iterator[memoryview]:
     """The pieces of some parts, in order; after each large one its reader rests."""
     for part in parts:
-        flat = memoryview(part).cast("B")
+        flat = memoryview(part).cast("B") if len(part) else memoryview(b"")
         for start in range(0, len(flat), PIECE_BYTES):
             began = time.thread_time()
             piece = flat[start : start + PIECE_BYTES]
