@@ -19,7 +19,8 @@ REST: Final = 3
 def unhurried(parts: Iterable[Buffer]) -> Iterator[memoryview]:
     """The pieces of some parts, in order; after each large one its reader rests."""
     for part in parts:
-        flat = memoryview(part).cast("B") if len(part) else memoryview(b"")
+        view = memoryview(part)
+        flat = view.cast("B") if view.nbytes else memoryview(b"")
         for start in range(0, len(flat), PIECE_BYTES):
             began = time.thread_time()
             piece = flat[start : start + PIECE_BYTES]
