@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ from fries.experiments import choke
 from fries.experiments.delay_tables import NAIVE, PRUNED, TPCDS, UNNEST, W2, W4, lines, parts
 from fries.experiments.experiment import Bench, Experiment
 from fries.experiments.profiles import QUICK
-from fries.experiments.queries import Kind, Trial
+from fries.experiments.queries import Kind, Trial, one_in_each
 from fries.experiments.workflows import Workflow
 from fries.workloads import graphs
 
@@ -93,13 +94,20 @@ def test_simulated_delays_are_those_of_the_simulator() -> None:
 
 
 def test_changes_come_in_a_random_order_with_restarts_last() -> None:
-    kinds = [Kind("restart", ("A",), 2), Kind("fries", ("A",), 3), Kind("epoch", ("B",), 3)]
+    kinds = [Kind("restart", ("A",), 2), Kind("fries", ("A",), 7, 3), Kind("epoch", ("B",), 3)]
     trial = Trial(cast(Workflow, None), "fused", kinds, seed=1)  # it is not run
     order = trial.order()
-    assert len(order) == 8
     assert [kind.scheduler for kind in order[-2:]] == ["restart", "restart"]
-    assert order != trial.kinds
+    assert sorted(kind.count for kind in order if kind.scheduler == "fries") == [1, 3, 3]
+    assert [kind.count for kind in order if kind.scheduler != "fries"] == [1] * 5
+    assert [kind.scheduler for kind in order] != sorted(kind.scheduler for kind in order)
     assert order == trial.order()
+
+
+def test_moments_are_spread_over_a_micro_batch() -> None:
+    moments = one_in_each(random.Random(3), 8)
+    assert [int(8 * moment) for moment in moments] == list(range(8))
+    assert moments != one_in_each(random.Random(4), 8)
 
 
 def test_choke_points_leave_out_edges_inside_a_stage() -> None:

@@ -153,7 +153,7 @@ def _swallow(frame: DataFrame) -> None:
 
 def parts(profile: Profile) -> list[Part]:
     """A part for each way."""
-    seconds = 8.0 + 3.0 * (WARM + 1) + 3.0 * profile.requests
+    seconds = 8.0 + 3.0 * (WARM + 1) + 3.0 * profile.apart
     return [Part(_name(way), seconds, partial(measured, way), TASKS) for way in WAYS]
 
 
@@ -170,7 +170,7 @@ def measured(name: str, bench: Bench) -> Found:
         usual = _seconds(way)[1:]
         batch = sum(usual) / len(usual)
         asked: dict[int, float] = {}
-        for version in range(1, bench.profile.requests + 1):
+        for version in range(1, bench.profile.apart + 1):
             time.sleep(moments.uniform(0.0, batch))
             asked[version] = time.time()
             way.ask(version)
@@ -226,7 +226,7 @@ def report(profile: Profile, found: Mapping[str, Found]) -> Report:
         [Table("Until no row is processed by the old version", columns, rows)],
         _verdict(means, by_way),
         f"{ROWS:,} rows in a micro-batch, of which each takes {1e3 * COST:g} ms of sleep, in "
-        f"{TASKS} tasks on one machine; {profile.requests} changes each. On a cluster a restart "
+        f"{TASKS} tasks on one machine; {profile.apart} changes each. On a cluster a restart "
         "also has to load models and tables again, and micro-batches are often longer. By the "
         "log of the row function itself; for a restart until the first row by the new version.",
     )

@@ -95,7 +95,7 @@ class Timed:
     asking: float
 
 
-def delays(chain: Chain, spark: SparkSession, place: Path, requests: int) -> dict[str, Any]:
+def delays(chain: Chain, spark: SparkSession, place: Path, apart: int) -> dict[str, Any]:
     """What changes of a running chain take by both schedulers, and what the audit says.
 
     Changes at a boundary come first: one that overlaps with a change that Fries has made in the
@@ -109,10 +109,8 @@ def delays(chain: Chain, spark: SparkSession, place: Path, requests: int) -> dic
         until(lambda: len(batch_seconds(flow)) > 1, flow)
         moments = random.Random(chain.operators)
         batch = batch_seconds(flow)[-1]
-        late = _fire(
-            chain, flow, "mini_batch", [moments.uniform(0, batch) for _ in range(requests)]
-        )
-        many = max(CHEAP, requests)
+        late = _fire(chain, flow, "mini_batch", [moments.uniform(0, batch) for _ in range(apart)])
+        many = max(CHEAP, apart)
         soon = _fire(
             chain, flow, "fries", [moments.uniform(0, GAP) for _ in range(many)], len(late)
         )

@@ -43,11 +43,11 @@ SAYS: Final = {
 
 def parts(profile: Profile) -> Sequence[Part]:
     """One for each workflow."""
-    return [Part(name, 25, partial(_part, name, profile.requests)) for name in OPERATORS]
+    return [Part(name, 25, partial(_part, name, profile.apart)) for name in OPERATORS]
 
 
-def _part(name: str, requests: int, bench: Bench) -> Found:
-    kinds = [Kind("epoch", OPERATORS[name], requests)]
+def _part(name: str, changes: int, bench: Bench) -> Found:
+    kinds = [Kind("epoch", OPERATORS[name], changes)]
     return trial(Trial(MAKE[name](bench), LAYOUT, kinds), bench.folder)
 
 
@@ -87,7 +87,7 @@ def _verdict(highest: Mapping[str, str], found: Mapping[str, Found]) -> str:
 def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
     lengths = ", ".join(f"{name} {part['batch_seconds']:.1f} s" for name, part in found.items())
     return (
-        f"Micro-batches of {lengths}; {profile.requests} changes of all operators at random "
+        f"Micro-batches of {lengths}; {profile.apart} changes of all operators at random "
         "moments; mean and 95 % interval. Unions and joins of branches have no version of their "
         "own and are seen through. The simulator has no counterpart."
     )

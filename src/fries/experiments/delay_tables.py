@@ -97,14 +97,14 @@ def _name(flows: Flows, layout: Layout) -> str:
 
 def _part(flows: Flows, layout: Layout, profile: Profile, bench: Bench) -> Found:
     kinds = [
-        Kind(scheduler, targets, profile.requests)
+        Kind(scheduler, targets, profile.requests, profile.together)
         for targets in flows.targets
         for scheduler in flows.schedulers
         if scheduler not in POOLED
     ]
-    kinds.append(Kind(NAIVE, CONTRAST[flows.name], profile.requests))
-    kinds.append(Kind(BOUNDARY, flows.targets[0], 2 * profile.restarts))
-    kinds.append(Kind(RESTART, flows.targets[0], profile.restarts))
+    kinds.append(Kind(NAIVE, CONTRAST[flows.name], profile.requests, profile.together))
+    kinds.append(Kind(BOUNDARY, flows.targets[0], 2 * profile.apart))
+    kinds.append(Kind(RESTART, flows.targets[0], profile.apart))
     return trial(Trial(flows.make(bench), layout, kinds), bench.folder)
 
 
@@ -324,9 +324,11 @@ def _scaling(flows: Sequence[Flows], profile: Profile, found: Mapping[str, Found
     }
     lengths = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in batches.items())
     return (
-        f"Streams without end, micro-batches of {lengths}, {profile.requests} requests a row at "
-        f"random moments, by all schedulers in turns; {profile.tasks} workers per stage (paper: "
-        f"40). Simulated: {SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
+        f"Streams without end, micro-batches of {lengths}, {profile.requests} requests a row and "
+        f"scheduler, {profile.together} of them in a micro-batch: one at a random moment of each "
+        f"of {profile.together} equal parts of it, the same moments for all schedulers, which take "
+        f"turns; {profile.tasks} workers per stage (paper: 40). Simulated: "
+        f"{SIMULATED.workers} workers, times multiplied by {SIMULATED.time:g}. "
         "A restart counts until every target has processed a row by its new version. A restart and "
         "the boundary of a micro-batch take equally long whatever is changed: all rows of a query "
         "share their means; the last table says of how many changes."

@@ -76,7 +76,7 @@ def parts(profile: Profile) -> list[Part]:
     return [
         Part(
             _name(sweep.name, value),
-            _seconds(chain, profile.requests),
+            _seconds(chain, profile.apart),
             partial(_run, chain),
             chain.workers,
         )
@@ -90,13 +90,13 @@ def _name(sweep: str, value: float) -> str:
     return f"{sweep}-{value:.0f}"
 
 
-def _seconds(chain: Chain, requests: int) -> float:
+def _seconds(chain: Chain, changes: int) -> float:
     """Workers that start, a micro-batch that does not count, one per change at a boundary."""
-    return 5.0 + 0.7 * chain.workers + (chain.seconds + 0.3) * (requests + 3)
+    return 5.0 + 0.7 * chain.workers + (chain.seconds + 0.3) * (changes + 3)
 
 
 def _run(chain: Chain, bench: Bench) -> Found:
-    return delays(chain, bench.spark, bench.folder, bench.profile.requests)
+    return delays(chain, bench.spark, bench.folder, bench.profile.apart)
 
 
 def report(profile: Profile, found: Mapping[str, Found]) -> Report:

@@ -25,9 +25,12 @@ class Profile:
     """Payments in a micro-batch of W4 and W5."""
     requests: int
     """Changes per row of a table and scheduler."""
-    restarts: int
-    """Changes per query that restart it. At the boundary of a micro-batch there are twice as many:
-    how long either takes does not depend on what is changed."""
+    together: int
+    """How many of them come in one micro-batch, where they take effect at once."""
+    apart: int
+    """Changes that take a micro-batch each, per query: such that restart it, or are wanted alone.
+    At the boundary there are twice as many: how long that takes does not depend on what is
+    changed."""
     time: float
     """What the paper's times (surge, versions) are multiplied by."""
     workers: tuple[int, ...]
@@ -41,10 +44,11 @@ QUICK: Final = Profile(
     tasks=2,
     scale=0.1,
     payments=200_000,
-    sales=30_000,
+    sales=60_000,
     batch=800,
-    requests=3,
-    restarts=3,
+    requests=8,
+    together=8,
+    apart=3,
     time=0.1,
     workers=(1, 12, 40),
     makes_data=True,
@@ -57,7 +61,8 @@ PAPER: Final = Profile(
     sales=10_000_000,
     batch=1_000_000,
     requests=30,
-    restarts=5,
+    together=5,
+    apart=10,
     time=1.0,
     workers=(1, 4, 12, 20, 40),
     makes_data=False,

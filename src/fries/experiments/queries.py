@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from fries import Flow
 from fries.errors import ExperimentError
 from fries.experiments.workflows import Workflow
 from fries.graph import Graph
+from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
 from fries.workloads.layouts import Layout
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Targets: TypeAlias = tuple[str, ...]
+Asked = TypeVar("Asked")
 RESTART: Final = "restart"
 PATIENCE: Final = 300.0
 """Seconds after which a change that does not end is an error, not a hang."""
@@ -37,6 +42,14 @@ class Kind:
     scheduler: str
     targets: Targets
     count: int
+    together: int = 1
+    """How many of them come in the time of one micro-batch."""
+
+    def rounds(self) -> list[Kind]:
+        """The same changes, in portions of those that come together."""
+        whole, rest = divmod(self.count, self.together)
+        sizes = [self.together] * whole + [rest] * (rest > 0)
+        return [replace(self, count=size) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,8 @@ class Trial:
     seed: int = 0
 
     def order(self) -> list[Kind]:
-        """The kinds, as often as each is wanted, in a random order; restarts come last."""
-        every = [kind for kind in self.kinds for _ in range(kind.count)]
+        """All rounds of all kinds, in a random order; restarts come last."""
+        every = [some for kind in self.kinds for some in kind.rounds()]
         random.Random(self.seed).shuffle(every)
         return sorted(every, key=lambda kind: kind.scheduler == RESTART)
 
@@ -60,24 +73,32 @@ class Fired:
     """A change that was made."""
 
     kind: Kind
+    batch: float
+    """Seconds that the micro-batch before it took."""
     requested: float
-    delay: float
-    """From the request until no target used its old version."""
+    change: Reconfiguration
     versions: dict[str, int]
     """By target, the number of its new version."""
+
+    @property
+    def delay(self) -> float:
+        """From the request until no target used its old version, once it is done."""
+        assert self.change.delay is not None, "it is done"
+        return self.change.delay
 
 
 def trial(what: Trial, place: Path) -> dict[str, Any]:
     """Delays in milliseconds by scheduler and targets, and what the audit says of each scheduler.
 
-    Requests come at random moments of the micro-batches, and each waits for the one before, so
-    that none queues. A restart throws the work of a micro-batch away, so that its old version
-    ends at once: what counts there is when every target has processed a row by the new one.
+    Requests come at random moments of the micro-batches. Each waits until all workers have the one
+    before, so that none queues, and each round waits until the one before is done. A restart
+    throws the work of a micro-batch away, so that its old version ends at once: what counts there
+    is when every target has processed a row by the new one.
     """
     flow = Flow(type(what.workflow).__name__, audit=place / "audit")
     frame = what.workflow.build(flow, place, what.layout)
-    with running(flow, frame, place) as batch:
-        fired = list(_fire(what, flow, batch))
+    with running(flow, frame, place):
+        fired = list(_fire(what, flow))
         settle(flow)
     verdict = flow.audit()
     uses = audit.uses(str(place / "audit"))
@@ -93,20 +114,20 @@ def trial(what: Trial, place: Path) -> dict[str, Any]:
         "delays_ms": delays,
         "mixed": mixed,
         "transactions": verdict.transactions,
-        "batch_seconds": round(batch, 3),
+        "batch_seconds": round(statistics.median(one.batch for one in fired), 3),
         "edges_ms": _choke_points(flow.graph, fired, uses),
         "stages": flow.stages,
     }
 
 
 @contextmanager
-def running(flow: Flow, frame: DataFrame, place: Path) -> Iterator[float]:
-    """The flow at work, after its first micro-batches: how long one of them takes."""
+def running(flow: Flow, frame: DataFrame, place: Path) -> Iterator[None]:
+    """The flow at work, after its first micro-batches."""
     writer = frame.writeStream.format("noop").outputMode("append")
     flow.start(writer.option("checkpointLocation", str(place / "checkpoint")))
     try:
         until(lambda: len(batch_seconds(flow)) > WARM, flow)
-        yield batch_seconds(flow)[-1]
+        yield
     finally:
         flow.stop()
 
@@ -140,19 +161,47 @@ def until(condition: Callable[[], object], flow: Flow) -> None:
         time.sleep(LOOK)
 
 
-def _fire(what: Trial, flow: Flow, batch: float) -> Iterator[Fired]:
-    moments = random.Random(what.seed)
-    for number, kind in enumerate(what.order(), start=1):
-        time.sleep(moments.uniform(0.0, batch))
-        updates = {name: what.workflow.update(name, number) for name in kind.targets}
-        requested = time.time()
-        change = flow.reconfigure(updates, kind.scheduler, PATIENCE)
-        until(lambda: change.state == "done", flow)  # noqa: B023 - used at once
-        assert change.delay is not None, "it is done"
-        versions = {name: flow.versions[name] for name in kind.targets}
+def spread(moments: Iterable[float], seconds: float, ask: Callable[[], Asked]) -> list[Asked]:
+    """Ask for changes at some moments, which are shares of so many seconds from now on."""
+    begun, made = time.monotonic(), list[Asked]()
+    for moment in moments:
+        time.sleep(max(0.0, begun + seconds * moment - time.monotonic()))
+        made.append(ask())
+    return made
+
+
+def one_in_each(chance: random.Random, parts: int) -> list[float]:
+    """A random moment of each of some equal parts of a micro-batch, as shares of it."""
+    return [(part + chance.random()) / parts for part in range(parts)]
+
+
+def _fire(what: Trial, flow: Flow) -> Iterator[Fired]:
+    chances: dict[tuple[str, Targets], random.Random] = {}
+    numbers = count(1)
+    for kind in what.order():
+        # for all schedulers the same moments: they matter more than anything else
+        chance = random.Random(f"{what.seed} {kind.targets}")
+        chance = chances.setdefault((kind.scheduler, kind.targets), chance)
+        batch = batch_seconds(flow)[-1]
+        ask = partial(_change, what.workflow, flow, kind, batch, numbers)
+        made = spread(one_in_each(chance, kind.count), batch, ask)
+        until(lambda: all(one.change.state == "done" for one in made), flow)  # noqa: B023
         if kind.scheduler == RESTART:
             settle(flow)  # the next one would throw away the first rows of this one
-        yield Fired(kind, requested, change.delay, versions)
+        yield from made
+
+
+def _change(
+    workflow: Workflow, flow: Flow, kind: Kind, batch: float, numbers: Iterator[int]
+) -> Fired:
+    """A change that all workers have."""
+    number = next(numbers)
+    updates = {name: workflow.update(name, number) for name in kind.targets}
+    requested = time.time()
+    change = flow.reconfigure(updates, kind.scheduler, PATIENCE)
+    until(lambda: change.wait(LOOK), flow)
+    versions = {name: flow.versions[name] for name in kind.targets}
+    return Fired(kind, batch, requested, change, versions)
 
 
 def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from fries.bench import measure
@@ -29,8 +29,9 @@ from fries.experiments.inference import (
     scaled,
 )
 from fries.experiments.profiles import Profile
-from fries.experiments.queries import batch_seconds, until
+from fries.experiments.queries import LOOK, batch_seconds, one_in_each, spread, until
 from fries.experiments.schedule import Schedule
+from fries.reconfiguration import Reconfiguration
 from fries.workloads import simulated
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ COSTS: Final = (0.025, 0.035, 0.045)
 BUFFER: Final = 20.0
 """Seconds of FD's work in a full micro-batch, before the profile's factor."""
 
+ROUNDS: Final = 2
+"""Micro-batches per scheduler in which changes are requested."""
 WARM_UP: Final = 30.0
 """Seconds before the first request, before the profile's factor: a quarter of the paper's, enough
 for micro-batches to grow to their size."""
@@ -72,7 +75,7 @@ class _Sweep:
 
 
 def _parts(profile: Profile, sweep: _Sweep) -> Sequence[Part]:
-    seconds = 8 + WARM_UP * profile.time + 5 * profile.requests
+    seconds = 8 + WARM_UP * profile.time + 10 * ROUNDS
     runs = (Part(one.name, seconds, partial(_run, point=one)) for one in sweep.points)
     return [CAPACITIES, *runs]
 
@@ -83,14 +86,15 @@ def _run(bench: Bench, point: _Point) -> Found:
     times = TIMES[LARGE] * point.cost / simulated.INFERENCE
     rate = scaled(point.rate, capacity)
     pace = pace_of(bench, Schedule([(0, rate)]), capacity * BUFFER * factor)
-    moments = random.Random(0)
+    chance, versions = random.Random(0), count(1)
     delays: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     with running(bench, pace, Costly(LARGE, times)) as run:
         run.sleep_until(WARM_UP * factor)
-        for number in range(bench.profile.requests * len(SCHEDULERS)):
-            scheduler = SCHEDULERS[number % len(SCHEDULERS)]
-            time.sleep(moments.uniform(0.0, batch_seconds(run.flow)[-1]))
-            delays[scheduler].append(_delay(run, Costly(LARGE, times, number + 1), scheduler))
+        for _ in range(ROUNDS):
+            moments = one_in_each(chance, bench.profile.requests // ROUNDS)
+            for scheduler in SCHEDULERS:
+                functions = (Costly(LARGE, times, version) for version in versions)
+                delays[scheduler] += _delays(run, functions, scheduler, moments)
         batches = batch_seconds(run.flow)
         work = run.flow.counters["FD"]
     return {
@@ -102,12 +106,19 @@ def _run(bench: Bench, point: _Point) -> Found:
     }
 
 
-def _delay(run: Running, function: Costly, scheduler: str) -> float:
-    """How long a change took, once its micro-batch has ended."""
-    change = run.change(function, scheduler)
-    until(lambda: change.state == "done", run.flow)
-    assert change.delay is not None, "it is done"
-    return round(1e3 * change.delay, 3)
+def _delays(
+    run: Running, functions: Iterator[Costly], scheduler: str, moments: Sequence[float]
+) -> list[float]:
+    """How long changes at some moments of a micro-batch took, once it has ended."""
+
+    def ask() -> Reconfiguration:
+        change = run.change(next(functions), scheduler)
+        until(lambda: change.wait(LOOK), run.flow)
+        return change
+
+    changes = spread(moments, batch_seconds(run.flow)[-1], ask)
+    until(lambda: all(change.state == "done" for change in changes), run.flow)
+    return [round(1e3 * (change.delay or 0.0), 3) for change in changes]
 
 
 def _report(profile: Profile, found: Mapping[str, Found], sweep: _Sweep) -> Report:
@@ -172,8 +183,10 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
         f"are multiplied by the ratio, times by {profile.time:g}. FD runs its model "
         f"{TIMES[LARGE]:g} times for a row; where the paper lengthens the user's history, more "
         f"often. A micro-batch has no more than {BUFFER * profile.time:g} s of FD's work at its "
-        f"least cost. Each scheduler had {profile.requests} requests, at random moments of "
-        f"micro-batches, from {WARM_UP * profile.time:g} s on; ± is the 95 % interval."
+        f"least cost. Each scheduler had {profile.requests} requests, from "
+        f"{WARM_UP * profile.time:g} s on: one at a random moment of each of "
+        f"{profile.requests // ROUNDS} equal parts of {ROUNDS} micro-batches; ± is the 95 % "
+        "interval."
     )
 
 
