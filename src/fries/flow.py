@@ -137,6 +137,7 @@ class Flow:
             engine.stop()
             raise
         self._engine, self._edges, self._outputs = engine, edges, names
+        self._graph = graph  # from now on it stays as it is
         return frame
 
     def select(self, frame: DataFrame, output: str) -> DataFrame:
@@ -189,10 +190,7 @@ class Flow:
         """The dataflow as the schedulers see it."""
         if self._graph is not None:
             return self._graph
-        graph = graph_of(self._operators, self._edges, tuple(self._sources), self._outputs)
-        if self._engine is not None:
-            self._graph = graph  # it stays as it is
-        return graph
+        return graph_of(self._operators, self._edges, tuple(self._sources), self._outputs)
 
     @property
     def workers(self) -> tuple[str, ...]:

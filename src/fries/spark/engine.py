@@ -59,6 +59,9 @@ from fries.traits import graph_of
 from fries.updates import Revision, check_columns, revised
 from fries.versions import Applied, Versions
 
+GIVE_WAY_SECONDS: Final = 0.005
+"""For so long a caller leaves the interpreter to the control thread: most changes are settled by
+then, and what is still to be hashed does not delay them."""
 LOOK_SECONDS: Final = 0.2
 """Between two looks at Spark's progress by somebody who waits for it."""
 UNDO_SECONDS: Final = 60.0
@@ -223,7 +226,9 @@ class Engine:
             order = replace(order, timeout=timeout, automatic=automatic)
             change = self.server.request(order)
             old = {name: before[name] for name in new}
-            digests = digests or digests_of(updates)  # if not needed before: workers load meanwhile
+            if not digests:
+                change.wait(time.monotonic() + GIVE_WAY_SECONDS)
+                digests = digests_of(updates)
             self._versions.add(Applied(change, new, old, migrations, inverses, digests))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
