@@ -332,6 +332,16 @@ def _scaling(flows: Sequence[Flows], profile: Profile, found: Mapping[str, Found
         "A restart counts until every target has processed a row by its new version. A restart and "
         "the boundary of a micro-batch take equally long whatever is changed: all rows of a query "
         "share their means; the last table says of how many changes."
+        f"{''.join(map(_same_layouts, flows))}"
+    )
+
+
+def _same_layouts(flows: Flows) -> str:
+    if len(flows.layouts) > 1:
+        return ""
+    return (
+        f" {flows.name} has one layout: every operator of it that the paper gives an exchange is "
+        "keyed, so that Spark needs it anyway."
     )
 
 
