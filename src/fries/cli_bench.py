@@ -25,7 +25,7 @@ def bench(
         list[str] | None, typer.Argument(help=f"Some of {', '.join(EXPERIMENTS)}; or all.")
     ] = None,
     profile: Annotated[
-        str, typer.Option(help="quick (two cores, 26 minutes) or paper (a cluster).")
+        str, typer.Option(help="quick (two cores, 22 minutes) or paper (a cluster).")
     ] = "quick",
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("docs/results"),
     data: Annotated[

@@ -25,9 +25,7 @@ def thawed() -> Iterator[None]:
 
 
 def test_modules_are_spared_by_the_collector_and_what_comes_later_is_not() -> None:
-    garbage = weakref.ref(Recursive())
     spare_modules()
-    assert garbage() is None
     spared = gc.get_freeze_count()
     assert spared > 0
     function = Recursive()

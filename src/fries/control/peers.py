@@ -22,9 +22,9 @@ from fries.control.door import Line
 from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
 
 PIECE_BYTES: Final = 1 << 20
-PIECE_SECONDS: Final = 0.05
-"""Between two pieces of a large change: not quite 20 MB a second for each worker."""
-HASTY_PIECES: Final = 16
+PIECE_SECONDS: Final = 0.1
+"""Between two pieces of a large change: not quite 10 MB a second for each worker."""
+HASTY_PIECES: Final = 32
 """So many pieces have shorter pauses, from none on: a model of some MB is there soon."""
 STALLED_SECONDS: Final = 60.0
 """A worker that takes nothing for so long, while there is something to take, is given up."""

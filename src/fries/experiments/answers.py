@@ -86,8 +86,8 @@ RUNS: Final = tuple(
 
 def parts(_: Profile) -> list[Part]:
     """What others answer, and each of the streaming queries."""
-    others = [Part(f"{name}-others", 12.0, partial(_others, name)) for name in QUERY]
-    return [*others, *(Part(one.name, 18.0, partial(_run, one)) for one in RUNS)]
+    others = [Part(f"{name}-others", 4.0, partial(_others, name)) for name in QUERY]
+    return [*others, *(Part(one.name, 8.0, partial(_run, one)) for one in RUNS)]
 
 
 def _others(workflow: str, bench: Bench) -> Found:

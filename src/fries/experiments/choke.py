@@ -43,7 +43,7 @@ SAYS: Final = {
 
 def parts(profile: Profile) -> Sequence[Part]:
     """One for each workflow."""
-    return [Part(name, 25, partial(_part, name, profile.apart)) for name in OPERATORS]
+    return [Part(name, 20, partial(_part, name, profile.apart)) for name in OPERATORS]
 
 
 def _part(name: str, changes: int, bench: Bench) -> Found:

@@ -73,10 +73,10 @@ class Flows:
         return [row.targets for row in self.rows]
 
 
-W2: Final = Flows("W2", paper.W2, BOTH, SCHEDULERS, "epoch", query40, 55)
-W3: Final = Flows("W3", paper.W3, BOTH, SCHEDULERS, "epoch", query71, 60)
-W4: Final = Flows("W4", paper.W4, ("fused",), SCHEDULERS, "epoch", users, 60)
-W5: Final = Flows("W5", paper.W5, BOTH, PRUNING, "fries_unpruned", two_models, 95)
+W2: Final = Flows("W2", paper.W2, BOTH, SCHEDULERS, "epoch", query40, 40)
+W3: Final = Flows("W3", paper.W3, BOTH, SCHEDULERS, "epoch", query71, 40)
+W4: Final = Flows("W4", paper.W4, ("fused",), SCHEDULERS, "epoch", users, 55)
+W5: Final = Flows("W5", paper.W5, BOTH, PRUNING, "fries_unpruned", two_models, 75)
 
 
 def parts(flows: Sequence[Flows], profile: Profile) -> list[Part]:

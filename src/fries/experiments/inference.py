@@ -173,7 +173,7 @@ def pace_of(bench: Bench, schedule: Schedule, limit: float, pulled: bool = False
     return Pace(schedule, PAYMENTS, bench.profile.tasks, WARM, max(1, round(limit)), pulled)
 
 
-CAPACITIES: Final = Part(CAPACITY, 45, lambda bench: _capacities(bench), shared=True)
+CAPACITIES: Final = Part(CAPACITY, 25, lambda bench: _capacities(bench), shared=True)
 """The part that measures capacities, first in every experiment on W1."""
 
 

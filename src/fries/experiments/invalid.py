@@ -2,7 +2,7 @@
 
 A row is invalid if its version is not the one that FD has when it gets there. The source is
 back-pressured: it could make rows faster than FD takes them, and makes them just before they are
-taken. A micro-batch has as much work as the queue that the paper's numbers imply.
+taken. A micro-batch stands for the queue in front of FD.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCHEDULERS: Final = INVALID_SCHEDULERS
-QUEUE: Final = 30.0
-"""Seconds of FD's work in a micro-batch, before the profile's factor: the queue in front of FD
-that the paper's numbers imply (see ``simulated.INVALID_BUFFER``)."""
+QUEUE: Final = 15.0
+"""Seconds of FD's work in a micro-batch, before the profile's factor. The paper's numbers imply a
+queue of 30 s (see ``simulated.INVALID_BUFFER``). But if a micro-batch takes longer than FD's
+version lags behind, what is invalid depends on where in it the versions rise, and there are few
+of them; so it is half as long."""
 LONGEST: Final = 68.0
 """Seconds of a micro-batch up to which Fries leaves fewer invalid rows than epochs, before the
 profile's factor. If versions rise at any moment of one that takes d seconds, epochs leave the
@@ -166,11 +168,13 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
         f"Times are the paper's, multiplied by {profile.time:g}. The source could make "
         f"{one['rate']:,.0f} rows per second, {simulated.INVALID_RATE / PAPER_CAPACITY:g} times "
         "what FD takes, and is back-pressured: it makes them just before they are taken. "
-        f"A micro-batch has {one['limit']:,} rows, {QUEUE * profile.time:g} s of FD's work, for "
-        "the queue that the paper's numbers imply. Rows that were taken before their version rose "
-        "and meet FD after its change are invalid, too: were micro-batches more than about "
-        f"{LONGEST * profile.time:.2g} s long, epochs, which change between them, would leave "
-        "fewer invalid rows than Fries. Scaled numbers are the paper's, multiplied by "
+        f"A micro-batch has {one['limit']:,} rows, {QUEUE * profile.time:g} s of FD's work, "
+        "half of the queue that the paper's numbers imply, so that it takes not much longer "
+        f"than FD's version lags behind ({measure.VERSION_LAG * profile.time:g} s): in longer ones "
+        "it depends on where in them the versions rise what is invalid. Rows that were taken before "
+        "their version rose and meet FD after its change are invalid, too: were micro-batches more "
+        f"than about {LONGEST * profile.time:.2g} s long, epochs, which change between them, would "
+        "leave fewer invalid rows than Fries. Scaled numbers are the paper's, multiplied by "
         f"the time and by FD's capacity ({found[CAPACITY][LARGE]:,.0f} rows per second here, "
         f"{PAPER_CAPACITY:,} in the paper); shares are of all tuples. The paper's tuples are "
         "counted from its 302K, which are all that came after the first version. Wasted work is "

@@ -1,4 +1,4 @@
-"""How much is run: ``quick`` for two cores and 26 minutes, ``paper`` for a cluster."""
+"""How much is run: ``quick`` for two cores and 22 minutes, ``paper`` for a cluster."""
 
 from __future__ import annotations
 

@@ -77,8 +77,7 @@ def spare_modules() -> None:
     a core is kept from the next one. Functions of the flow come later: once replaced, they are
     found.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
+    if not gc.get_freeze_count():  # once: later on there are functions
         gc.freeze()
 
 
