@@ -22,7 +22,7 @@ from fries.flow import Flow
 
 MEGABYTES: Final = 200
 RATE: Final = 400
-SECONDS: Final = 60.0
+SECONDS: Final = 100.0
 """Of undisturbed running, before the swap: several times as long as it takes."""
 
 

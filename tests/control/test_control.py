@@ -16,7 +16,6 @@ from fries.control.client import ControlClient
 from fries.control.messages import Counts, Cut, Ended, Go
 from fries.control.peers import (
     HASTY_PIECES,
-    PIECE_BYTES,
     PIECE_SECONDS,
     pause_after,
     shipping_seconds,
@@ -25,6 +24,7 @@ from fries.control.seal import new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, frame
 from fries.errors import AuthenticationError, WireError
+from fries.log.pieces import PIECE_BYTES
 from fries.protocol.controller import Phase
 from tests.control.fakes import (
     PATIENCE,

@@ -12,9 +12,10 @@ import pytest
 from fries.control.changes import Change
 from fries.control.client import ControlClient
 from fries.control.messages import ANY_BATCH, Begin, Ended, Failed, Go, Piece, Welcome
-from fries.control.peers import MOST_UNREAD, PIECE_BYTES
+from fries.control.peers import MOST_UNREAD
 from fries.control.server import ControlServer
 from fries.errors import WireError
+from fries.log.pieces import PIECE_BYTES
 from fries.protocol.controller import Phase
 from tests.control.fakes import PATIENCE, SECRET, FakeEngine, Join, Stubborn, order, until
 from tests.control.rogue import Rogue

@@ -20,8 +20,8 @@ from typing import Final
 
 from fries.control.door import Line
 from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
+from fries.log.pieces import PIECE_BYTES
 
-PIECE_BYTES: Final = 1 << 20
 PIECE_SECONDS: Final = 0.1
 """Between two pieces of a large change: not quite 10 MB a second for each worker."""
 HASTY_PIECES: Final = 32

@@ -118,7 +118,7 @@ def _delays(
 
     changes = spread(moments, batch_seconds(run.flow)[-1], ask)
     until(lambda: all(change.state == "done" for change in changes), run.flow)
-    return [round(1e3 * (change.delay or 0.0), 3) for change in changes]
+    return [round(1e3 * change.delay, 3) for change in changes if change.delay is not None]
 
 
 def _report(profile: Profile, found: Mapping[str, Found], sweep: _Sweep) -> Report:

@@ -72,7 +72,7 @@ class Host:
 def spare_modules() -> None:
     """Let Python's garbage collector leave alone what was imported so far.
 
-    Spark collects garbage after every task. With pandas and Arrow imported that takes 50 to
+    Spark collects garbage after every task. With pandas and Arrow imported that takes about
     100 ms, in which a change that comes between two micro-batches waits for the interpreter, and
     a core is kept from the next one. Functions of the flow come later: once replaced, they are
     found.
