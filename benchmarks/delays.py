@@ -2,7 +2,8 @@
 
 Rows cost processor time. With a worker on every core, the driver and the messages must wait for
 the operating system to make room for them; so it is measured with one core left for the driver
-and with none, and beside it how long a message and its answer take between two other processes.
+and with none, and beside it how long a message and its answer take between two other processes,
+and how much later than usual a process is done that computes for as long as a change takes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +38,8 @@ REPEATS: Final = 5
 WORKERS: Final = (1, 2)
 """On two cores: with one left for the driver, and with none."""
 PINGS: Final = 400
+STEPS: Final = 220_000
+"""Of a computation that takes about as long as a change."""
 NumberedRow = dict[str, Any]
 
 
@@ -151,22 +155,45 @@ def noted(
 def answer_p99(busy_processes: int) -> float:
     """How long a byte and its answer take between two processes while others compute, in ms."""
     here, there = socket.socketpair()
-    children = [multiprocessing.Process(target=_burn) for _ in range(busy_processes)]
-    children.append(multiprocessing.Process(target=_echo, args=(there,)))
+
+    def ask() -> None:
+        here.send(b"?")
+        here.recv(1)
+
+    with _beside(*[(_burn,)] * busy_processes, (_echo, there)):
+        return percentile(_times(ask), 99)
+
+
+def stall_p99(busy_processes: int) -> tuple[float, float]:
+    """How long a computation takes while others compute, and how much longer at p99, in ms."""
+    with _beside(*[(_burn,)] * busy_processes):
+        took = _times(lambda: sum(range(STEPS)))
+    usual = percentile(took, 50)
+    return usual, percentile(took, 99) - usual
+
+
+@contextmanager
+def _beside(*work: tuple[Callable[..., None], *tuple[Any, ...]]) -> Iterator[None]:
+    """Other processes at work."""
+    children = [multiprocessing.Process(target=one, args=given) for one, *given in work]
     for child in children:
         child.start()
+    yield
+    for child in children:
+        child.kill()
+        child.join()
+
+
+def _times(what: Callable[[], object]) -> list[float]:
+    """How long something takes at random moments, in ms."""
     random = np.random.default_rng(0)
     took = []
     for _ in range(PINGS):
         time.sleep(float(random.uniform(0.005, 0.03)))
         start = time.perf_counter()
-        here.send(b"?")
-        here.recv(1)
+        what()
         took.append((time.perf_counter() - start) * 1000)
-    for child in children:
-        child.kill()
-        child.join()
-    return percentile(took, 99)
+    return took
 
 
 def _burn() -> None:

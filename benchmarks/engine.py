@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.delays import WORKERS, Delay, answer_p99, delays
+from benchmarks.delays import WORKERS, Delay, answer_p99, delays, stall_p99
 from benchmarks.engine_plot import plot
 from benchmarks.memory import Memory, memory
 from benchmarks.model import Swap, swap
@@ -64,6 +64,11 @@ def main() -> None:
         record["answer_p99_ms"] = answers
         said = ", ".join(f"{ms:.1f} ms with {count}" for count, ms in answers.items())
         console.print(f"p99 of a message and its answer, by number of busy processes: {said}")
+        usual, more = stall_p99(WORKERS[0])
+        record["stall_ms"] = {"usual": usual, "more_at_p99": more}
+        console.print(
+            f"a computation of {usual:.1f} ms beside a busy process takes {more:.1f} ms more at p99"
+        )
     spark.stop()
     _keep(record)
     console.print(f"kept in {OUT / 'bench-engine.json'} and {OUT / 'bench-engine.png'}")

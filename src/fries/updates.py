@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
-from fries.runtime.functions import accepts, make_call
+from fries.runtime.functions import accepts, make_call, never
 from fries.runtime.lookup import Lookup
 from fries.runtime.spec import ARGUMENTS, EdgeSpec, Function, Kind, OperatorSpec, Style
 
@@ -189,7 +189,7 @@ def _dry_run(spec: OperatorSpec) -> None:
         return
     empty = pa.RecordBatch.from_pylist([], schema=spec.takes)
     try:
-        make_call(spec)(empty)
+        make_call(spec)(empty, never)
     except FriesError as error:
         story = f"\n{error.story}" if isinstance(error, OperatorError) and error.story else ""
         problem = error.problem if isinstance(error, OperatorError) else str(error)

@@ -6,7 +6,6 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -258,37 +257,6 @@ def test_a_worker_is_in_a_hurry_after_it_has_heard_of_a_change(
         server.request(order("FM"))
         until(lambda: client.hurried, client)
         assert engine.told == [], "while it loads"
-    finally:
-        engine.loading.release()
-
-
-def test_rows_give_way_until_a_change_is_loaded_and_committed(
-    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fries.control.client.GIVE_WAY_SECONDS", PATIENCE)
-    client, engine = join(held=True)
-    client.begin(0, 0, 0)
-    server.request(order("FM"))
-    until(lambda: client.hurried)
-    wait_for = client._state.wait_for
-
-    def load_now(condition: Callable[[], bool], seconds: float) -> bool:
-        engine.loading.release()
-        return wait_for(condition, seconds)
-
-    monkeypatch.setattr(client._state, "wait_for", load_now)
-    client.poll()
-    assert engine.told == [("load", 1), ("switch", 1)]
-
-
-def test_rows_go_on_if_loading_a_change_takes_long(server: ControlServer, join: Join) -> None:
-    client, engine = join(held=True)
-    client.begin(0, 0, 0)
-    server.request(order("FM"))
-    try:
-        until(lambda: client.hurried)
-        client.poll()
-        assert engine.told == []
     finally:
         engine.loading.release()
 

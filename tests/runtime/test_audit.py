@@ -22,8 +22,8 @@ def test_what_tasks_write_is_one_trace(tmp_path: Path) -> None:
     for partition in (0, 1):
         audit = Audit(["A", "B"])
         for operator in ("A", "B"):
-            audit.record(operator, 0, rows(7, partition, 0, 5))
-            audit.record(operator, 1, rows(7, partition, 5, 3))
+            audit.record(operator, 0, rows(7, partition, 0, 5), 1.0)
+            audit.record(operator, 1, rows(7, partition, 5, 3), 1.0)
         audit.write(str(tmp_path), f"7-0-{partition}")
     verdict = check_trace(read(str(tmp_path), ("A", "B"), UPDATES))
     assert verdict.serializable
@@ -33,8 +33,8 @@ def test_what_tasks_write_is_one_trace(tmp_path: Path) -> None:
 
 def test_a_mixed_transaction_is_found(tmp_path: Path) -> None:
     audit = Audit(["A", "B"])
-    audit.record("A", 0, rows(0, 0, 0, 1))
-    audit.record("B", 1, rows(0, 0, 0, 1))
+    audit.record("A", 0, rows(0, 0, 0, 1), 1.0)
+    audit.record("B", 1, rows(0, 0, 0, 1), 1.0)
     audit.write(str(tmp_path), "0-0-0")
     verdict = check_trace(read(str(tmp_path), ("A", "B"), UPDATES))
     assert not verdict.atomic
@@ -44,8 +44,8 @@ def test_a_mixed_transaction_is_found(tmp_path: Path) -> None:
 def test_a_task_that_is_executed_again_replaces_its_first_attempt(tmp_path: Path) -> None:
     for version in (0, 1):
         audit = Audit(["A", "B"])
-        audit.record("A", version, rows(0, 0, 0, 4))
-        audit.record("B", version, rows(0, 0, 0, 4))
+        audit.record("A", version, rows(0, 0, 0, 4), 1.0)
+        audit.record("B", version, rows(0, 0, 0, 4), 1.0)
         audit.write(str(tmp_path), "0-0-0")
     verdict = check_trace(read(str(tmp_path), ("A", "B"), UPDATES))
     assert (verdict.operations, verdict.tallies[0].new) == (8, 4)
@@ -73,11 +73,9 @@ def test_transactions_of_different_tasks_never_collide() -> None:
 def test_the_files_say_when_versions_were_used(tmp_path: Path) -> None:
     for partition in (0, 1):
         audit = Audit(["A", "B"])
-        audit.record("A", 0, rows(0, partition, 0, 1))
-        audit.record("A", 1, rows(0, partition, 1, 1))
-        audit.record("A", 1, rows(0, partition, 2, 1))
+        audit.record("A", 0, rows(0, partition, 0, 1), 10.0 + partition)
+        audit.record("A", 1, rows(0, partition, 1, 1), 20.0 + partition)
+        audit.record("A", 1, rows(0, partition, 2, 1), 30.0 + partition)
         audit.write(str(tmp_path), f"0-0-{partition}")
     found = uses(str(tmp_path))
-    assert set(found) == {("A", 0), ("A", 1)}
-    assert found["A", 0].first <= found["A", 0].last <= found["A", 1].last
-    assert found["A", 0].first < found["A", 1].first < found["A", 1].last
+    assert found == {("A", 0): (10.0, 11.0), ("A", 1): (20.0, 31.0)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial, wraps
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from fries.errors import OperatorError
-from fries.runtime.functions import Output, accepts, make_call
+from fries.runtime.functions import LOOKS, Output, accepts, make_call, never
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -23,7 +23,7 @@ BATCH = pa.RecordBatch.from_pydict({"n": [1, 2, 3, 4]}, schema=NUMBERS)
 
 
 def call(kind: Kind, style: Style, function: Function, schema: pa.Schema = NUMBERS) -> Output:
-    return make_call(OperatorSpec("op", kind, schema, function, style, 3))(BATCH)
+    return make_call(OperatorSpec("op", kind, schema, function, style, 3))(BATCH, never)
 
 
 def double_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +89,62 @@ def test_split_gives_branches() -> None:
     output = call(Kind.SPLIT, Style.ROW, lambda row: row["n"] % 3)
     assert output.branches is not None
     assert output.branches.tolist() == [1, 2, 0, 1]
+
+
+def after(looks: int) -> Callable[[], bool]:
+    """Interrupts at the n-th look."""
+    told = iter([False] * (looks - 1))
+    return lambda: next(told, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "made", "parents", "branches"),
+    [
+        (Kind.MAP, double_row, [2, 4], None, None),
+        (Kind.FILTER, lambda row: row["n"] % 2 == 0, [2], [1], None),
+        (Kind.FILTER, lambda row: True, [1, 2], [0, 1], None),
+        (Kind.FLAT_MAP, lambda row: [row] * row["n"], [1, 2, 2], [0, 1, 1], None),
+        (Kind.SPLIT, lambda row: row["n"] % 3, [1, 2], None, [1, 2]),
+    ],
+)
+def test_a_function_of_a_row_is_interrupted_between_two_rows(
+    kind: Kind,
+    function: Function,
+    made: list[int],
+    parents: list[int] | None,
+    branches: list[int] | None,
+) -> None:
+    calls: list[int] = []
+
+    def noted(row: dict[str, Any]) -> Any:  # noqa: ANN401
+        calls.append(row["n"])
+        return function(row)
+
+    interruptible = make_call(OperatorSpec("op", kind, NUMBERS, noted, Style.ROW, 3))
+    output = interruptible(BATCH, after(2))
+    assert (output.taken, calls) == (2, [1, 2]), "the other rows are not touched"
+    assert output.batch.to_pydict() == {"n": made}
+    assert (None if output.parents is None else output.parents.tolist()) == parents
+    assert (None if output.branches is None else output.branches.tolist()) == branches
+
+
+def test_a_function_of_a_batch_is_not_interrupted() -> None:
+    whole = make_call(OperatorSpec("op", Kind.MAP, NUMBERS, double_arrow, Style.ARROW))
+    assert whole(BATCH, lambda: True).batch.num_rows == 4
+
+
+def test_looking_whether_to_stop_costs_little_however_many_rows_there_are() -> None:
+    looks: list[bool] = []
+    many = pa.RecordBatch.from_pydict({"n": list(range(10_000))}, schema=NUMBERS)
+    each = make_call(OperatorSpec("op", Kind.MAP, NUMBERS, double_row))
+
+    def look() -> bool:
+        looks.append(True)
+        return False
+
+    output = each(many, look)
+    assert output.taken == 10_000
+    assert len(looks) <= LOOKS
 
 
 def test_types_are_cast_to_what_was_declared() -> None:
@@ -181,7 +237,7 @@ def test_a_failure_names_the_row_and_shows_the_traceback() -> None:
         OperatorSpec("op", Kind.MAP, NUMBERS, lambda row: {"n": 1 // (row["n"] - 3)})
     )
     with pytest.raises(OperatorError, match=r"failed on {'n': 3}: ZeroDivisionError") as caught:
-        failing(BATCH)
+        failing(BATCH, never)
     assert caught.value.row == "{'n': 3}"
     assert "ZeroDivisionError: integer division" in caught.value.story
 

@@ -23,6 +23,7 @@ from fries.runtime.stage import Stage
 
 TYPES: dict[str, pa.DataType] = {"n": pa.int64(), "seen": pa.string()}
 SCHEMA = pa.schema(TYPES)
+ARRIVING = EdgeSpec(3, "", "source")
 SOURCE, INNER, OUT = EdgeSpec(0, "source", "A"), EdgeSpec(1, "A", "B"), EdgeSpec(2, "B", "sink")
 
 
@@ -70,6 +71,11 @@ class Script:
         """No commit is about to come."""
         return False
 
+    @property
+    def pressed(self) -> bool:
+        """No change waits."""
+        return False
+
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Add up rows."""
         assert seconds >= 0
@@ -95,8 +101,9 @@ class Notes:
     def __init__(self) -> None:
         self.met: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
 
-    def record(self, name: str, version: int, chunk: Chunk) -> None:
+    def record(self, name: str, version: int, chunk: Chunk, moment: float) -> None:
         """Note a data operation."""
+        assert moment > 0
         assert chunk.txns is not None
         for txn in chunk.txns:
             self.met[int(txn)][name].add(version)
@@ -263,3 +270,72 @@ def test_a_stage_hurries_from_the_look_at_which_it_hears_of_a_change(
     configuration, spec = chain()
     leaving = list(Stage(spec, configuration, Hurried()).run(SOURCE, rows(400)))
     assert [len(chunk) for _, chunk in leaving] == [100, 100, 20, 20, 20, 20, 100, 20]
+
+
+class Pressed(Script):
+    """A control channel where a change comes in the middle of a chunk, and is used at a poll."""
+
+    def __init__(self, switch: Callable[[], None], look: int) -> None:
+        super().__init__()
+        self._switch, self._look = switch, look
+        self._looks = 0
+
+    @property
+    def pressed(self) -> bool:
+        """From some look on, until it is polled."""
+        self._looks += 1
+        return self._looks == self._look
+
+    def poll(self) -> None:
+        """Switch if the change has come."""
+        super().poll()
+        if self._looks >= self._look:
+            self._switch()
+
+
+def chain_from_a_source() -> tuple[Configuration, StageSpec]:
+    """The chain behind a source, which passes rows on."""
+    passing = operator("source", Kind.PASS)
+    spec = StageSpec(0, (passing, operator("A"), operator("B")), (ARRIVING, SOURCE, INNER, OUT))
+    return Configuration(spec.operators), spec
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_a_chunk_ends_early_for_a_change_and_no_row_is_lost_or_mixed(look: int, size: int) -> None:
+    count = 60
+    configuration, spec = chain_from_a_source()
+    configuration.load(1, 0, change(1, "A", "B"))
+    control, notes = Pressed(partial(configuration.switch, 1), look), Notes()
+    stage = Stage(spec, configuration, control, notes)
+    stage._pacer.rows = size
+    leaving = list(stage.run(ARRIVING, rows(count)))
+    found = seen(leaving)
+    assert list(found) == list(range(count))
+    assert set(found.values()) <= {"A0 B0", "A1 B1"}
+    assert control.counts == {name: [count, count] for name in ("source", "A", "B")}
+    versions = [notes.met[n] for n in range(count)]
+    expected = [int(met == "A1 B1") for met in found.values()]
+    assert versions == [{"source": {0}, "A": {one}, "B": {one}} for one in expected]
+    switched = [n for n, met in found.items() if met == "A1 B1"]
+    assert [cut.rows for cut in stage.cuts] == switched[:1], "a repetition would switch there"
+
+
+def test_a_chunk_ends_after_the_row_at_hand() -> None:
+    configuration, spec = chain_from_a_source()
+    configuration.load(1, 0, change(1, "A", "B"))
+    control = Pressed(partial(configuration.switch, 1), look=3)
+    stage = Stage(spec, configuration, control)
+    stage._pacer.rows = 20
+    found = seen(list(stage.run(ARRIVING, rows(20))))
+    assert [n for n, met in found.items() if met == "A0 B0"] == [0, 1, 2]
+
+
+def test_rows_of_two_versions_are_not_interrupted() -> None:
+    configuration, spec = chain()
+    configuration.load(1, 0, change(1, "A", "B"))
+    control = Pressed(lambda: None, look=1)
+    stage = Stage(spec, configuration, control)
+    stage._pacer.rows = 4
+    found = seen(list(stage.run(SOURCE, rows(4, [1, 0, 1, 0]))))
+    assert found == {0: "A1 B1", 1: "A0 B0", 2: "A1 B1", 3: "A0 B0"}
+    assert control.polls == 1

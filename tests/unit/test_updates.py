@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fries.errors import OperatorError, UpdateRefusedError
-from fries.runtime.functions import make_call
+from fries.runtime.functions import make_call, never
 from fries.runtime.lookup import Lookup
 from fries.runtime.spec import EdgeSpec, Function, Keying, Kind, OperatorSpec, Style
 from fries.updates import Revision, check_columns, revised
@@ -378,7 +378,7 @@ def test_a_lookup_that_is_updated_takes_an_added_column_and_hands_it_on() -> Non
     assert made["J"].takes == WIDE
     assert made["B"].takes == WIDE_NAMED
     batch = pa.RecordBatch.from_pylist([{"n": 3, "score": 0.5}], schema=WIDE)
-    assert make_call(made["J"])(batch).batch.schema == WIDE_NAMED
+    assert make_call(made["J"])(batch, never).batch.schema == WIDE_NAMED
 
 
 def test_a_lookup_that_takes_an_added_column_can_be_updated_again() -> None:

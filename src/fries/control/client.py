@@ -1,23 +1,23 @@
 """The worker's end of the control channel.
 
-One connection for each Python process and flow, kept while Spark reuses the process. Two
-threads look at it. A background thread waits for messages, so that an idle worker answers.
-The thread that processes rows polls between chunks and hardly waits: while it computes it holds
-the interpreter, and a background thread alone would see a commit message up to a switch interval
-(5 ms) late. New functions are loaded by a third thread, beside the data path.
+One connection for each Python process and flow, kept while Spark reuses the process. A
+background thread waits for messages, so that an idle worker answers. The thread that processes
+rows polls between chunks and hardly waits: while it computes it holds the interpreter, and a
+background thread alone would see a commit message late. New functions are loaded beside the data
+path, by the background thread that has heard of them: it begins at once, and a second one goes on
+listening.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, Protocol
 
 from fries.control.greeting import connect
@@ -40,9 +40,9 @@ from fries.control.messages import (
     Up,
     Welcome,
 )
-from fries.control.reports import clipped, divided
+from fries.control.reports import clipped, divided, memory_used, told
 from fries.control.tls import Tls
-from fries.control.wire import room
+from fries.control.wire import rooms
 from fries.errors import OperatorError, WireError
 from fries.protocol.messages import Commit, Switched
 from fries.protocol.worker import (
@@ -73,7 +73,6 @@ ABANDON_SECONDS: Final = 10.0
 connection is given up, and the next task makes a new one, with a loader of its own."""
 MOST_TEXT: Final = 20_000
 """Characters of a message or a traceback that are told."""
-PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Engine(Protocol):
@@ -123,6 +122,10 @@ class ControlClient:
         self._batch = 0
         self._call: tuple[str, int, float] | None = None
         """The function that runs now: its operator, its change, and when it was called."""
+        self._loads: deque[Shipment] = deque()
+        """Changes that are to be loaded, one after the other."""
+        self._has_loader = False
+        """Whether a thread is loading them."""
         self._at_work: int | None = None
         """The change that is being loaded."""
         self._abandoned: float | None = None
@@ -137,13 +140,14 @@ class ControlClient:
         self._welcome: Welcome | None = None
         self._state = threading.Condition(threading.RLock())
         """Guards everything above; notified when an answer has come or the connection is gone."""
-        self._loads: queue.SimpleQueue[Shipment | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         """When something last arrived: a large configuration may take its time."""
         deadline = self._heard + CONNECT_SECONDS
         self._channel, self._unframer, self._opener = connect(address, secret, tls, deadline)
-        for name, target in (("control", self._listen), ("loader", self._load_all)):
-            threading.Thread(target=target, name=f"fries-{name}", daemon=True).start()
+        self._listening = threading.Lock()
+        """Held by the background thread that waits for messages."""
+        for number in range(2):
+            threading.Thread(target=self._attend, name=f"fries-{number}", daemon=True).start()
         self._say(Hello(flow, self.name))
         with self._state:
             self._wait_for(lambda: self._welcome is not None)
@@ -157,6 +161,11 @@ class ControlClient:
     def hurried(self) -> bool:
         """Whether a commit is about to come, so that the next look should be soon."""
         return time.monotonic() < self._hurry_until
+
+    @property
+    def pressed(self) -> bool:
+        """Whether a change waits for the next poll: to be loaded undisturbed, or to be used."""
+        return bool(self._way_until or self._due)
 
     def close(self) -> None:
         """End the connection."""
@@ -232,13 +241,19 @@ class ControlClient:
         self._counted = time.monotonic()
         with suppress(WireError):
             for some in divided(counts):
-                self._say(Counted(some, _memory()))
+                self._say(Counted(some, memory_used()))
 
     def poll(self) -> None:
-        """Between two chunks: take up what has arrived, and wait for a few milliseconds at most."""
-        if self._state.acquire(blocking=False):
+        """Between two chunks: take up what has arrived, and wait for a few milliseconds at most.
+
+        Whoever has the state has heard something; if it is a change, rows would be late to stand
+        back for it. Pieces of a large one come all the time, and rows do not wait for them.
+        """
+        if self._state.acquire(timeout=0 if self._unframer.large else GIVE_WAY_SECONDS):
             try:
                 self._take_arrived(leave_large=True)
+                if self._loads and not self._has_loader:
+                    self._channel.nudge()
                 self._give_way()
                 self._apply_due()
             finally:
@@ -314,23 +329,35 @@ class ControlClient:
         """The connection is over: nobody may go on waiting for it, on either side."""
         self._broken = self._broken or why
         self.close()
-        self._loads.put(None)
         self._state.notify_all()
 
     def _say(self, message: Up) -> None:
         """Send a message without waiting for anybody to read it."""
         self._channel.send(ENCODER.encode(message))
 
-    def _listen(self) -> None:
-        while not self.broken:
-            self._channel.wait(STUCK_SECONDS)
-            with self._state:
-                self._take_arrived()
-                if not self._busy:
-                    self._apply_due()
-                self._leave_if_blocked()
-            self._tell_if_stuck()
-        self._channel.close()
+    def _attend(self) -> None:
+        """What both background threads do: listen, or load what has come, or wait their turn."""
+        while True:
+            with self._listening:
+                if self.broken:
+                    self._channel.close()
+                    return
+                loads = self._listen()
+            if loads:
+                self._load_all()
+
+    def _listen(self) -> bool:
+        """Wait for messages and act on them; whether the thread must load what has come."""
+        self._channel.wait(STUCK_SECONDS)
+        with self._state:
+            self._take_arrived()
+            if not self._busy:
+                self._apply_due()
+            self._leave_if_blocked()
+            loads = bool(self._loads) and not self._has_loader
+            self._has_loader = self._has_loader or loads
+        self._tell_if_stuck()
+        return loads
 
     def _leave_if_blocked(self) -> None:
         since = self._abandoned
@@ -372,7 +399,7 @@ class ControlClient:
         match message:
             case Shipment(change, _, sizes):
                 self._shipments[change] = message
-                self._parts[change] = _rooms(sizes)
+                self._parts[change] = rooms(sizes)
             case Piece(change, part, start, data):
                 if self._parts[change]:
                     self._parts[change][part][start : start + len(data)] = data
@@ -399,7 +426,7 @@ class ControlClient:
                 case Load(change, _):
                     self._hurry()
                     self._way_until = time.monotonic() + GIVE_WAY_SECONDS
-                    self._loads.put(self._shipments[change])
+                    self._loads.append(self._shipments[change])
                 case Switch() | Drop():
                     self._due.append(instruction)
                     self._state.notify_all()
@@ -430,17 +457,25 @@ class ControlClient:
                         self._engine.drop(change)
 
     def _load_all(self) -> None:
-        """The loader's thread: one change after the other, beside the data path."""
-        while (shipment := self._loads.get()) is not None:
+        """Load one change after the other, beside the data path."""
+        while (shipment := self._next_load()) is not None:
             error = None
-            self._at_work = shipment.change
             try:
                 self._load(shipment)
             except BaseException as problem:  # the user's code may raise anything, even SystemExit
-                error = clipped(_told(problem))
+                error = clipped(told(problem))
             with self._state:
                 self._at_work = self._abandoned = None
                 self._loaded(shipment.change, error)
+
+    def _next_load(self) -> Shipment | None:
+        with self._state:
+            if self.broken or not self._loads:
+                self._has_loader = False
+                return None
+            shipment = self._loads.popleft()
+            self._at_work = shipment.change
+            return shipment
 
     def _load(self, shipment: Shipment) -> None:
         parts = self._parts.pop(shipment.change)
@@ -462,26 +497,3 @@ class ControlClient:
 
     def _hurry(self) -> None:
         self._hurry_until = time.monotonic() + HURRY_SECONDS
-
-
-def _told(problem: BaseException) -> str:
-    """An exception for people: first what happened, then where."""
-    (*_, what) = traceback.format_exception_only(problem)
-    return what + "".join(traceback.format_exception(problem))
-
-
-def _memory() -> int:
-    """Bytes of memory that this process uses; 0 where the system does not tell."""
-    try:
-        resident = Path("/proc/self/statm").read_bytes().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(resident) * PAGE_BYTES
-
-
-def _rooms(sizes: tuple[int, ...]) -> tuple[memoryview, ...]:
-    """Room for the parts of a shipment; nothing if there is none."""
-    try:
-        return tuple(map(room, sizes))
-    except MemoryError:
-        return ()

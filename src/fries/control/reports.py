@@ -7,8 +7,11 @@ controller in turn refuses what has the right types and still means nothing.
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -22,6 +25,7 @@ MOST_ENTRIES: Final = 1_000
 """Of one table, by names of operators: with names of a few hundred characters it fits, too."""
 MOST_NAME: Final = 512
 """Characters of a worker's name, which is kept and shown."""
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 Value = TypeVar("Value")
 
 
@@ -32,6 +36,21 @@ def clipped(text: str, most: int = MOST_CHARACTERS) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
+
+
+def told(problem: BaseException) -> str:
+    """An exception for people: first what happened, then where."""
+    (*_, what) = traceback.format_exception_only(problem)
+    return what + "".join(traceback.format_exception(problem))
+
+
+def memory_used() -> int:
+    """Bytes of memory that this process uses; 0 where the system does not tell."""
+    try:
+        resident = Path("/proc/self/statm").read_bytes().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(resident) * PAGE_BYTES
 
 
 def divided(table: dict[str, Value], most: int = MOST_ENTRIES) -> Iterator[dict[str, Value]]:

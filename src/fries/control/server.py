@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from fries.control.attempts import Attempts, Place
 from fries.control.base import Base

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import numpy as np
@@ -71,6 +72,14 @@ def room(length: int) -> memoryview:
     return np.empty(length, dtype=np.uint8).data
 
 
+def rooms(sizes: Iterable[int]) -> tuple[memoryview, ...]:
+    """Room for several parts; nothing if there is not enough memory for all."""
+    try:
+        return tuple(map(room, sizes))
+    except MemoryError:
+        return ()
+
+
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
     """The body of the next frame."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
@@ -92,6 +101,11 @@ class Unframer:
         self._large: memoryview | None = None
         """Body of the large frame that is being received."""
         self._filled = 0
+
+    @property
+    def large(self) -> bool:
+        """Whether a large frame is being received."""
+        return self._large is not None
 
     @property
     def full(self) -> bool:

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from fries.errors import ProtocolError
 from fries.protocol.events import (
@@ -101,8 +103,7 @@ class Decision(enum.Enum):
     MADE = "made"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One reconfiguration as the controller sees it. ``parts`` go by the role of a worker."""
 
     number: int
@@ -131,8 +132,7 @@ class Change:
         return mine.isdisjoint(theirs)
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
+class Controller(msgspec.Struct, frozen=True):
     """State of the controller."""
 
     workers: tuple[Joined, ...] = ()

@@ -8,7 +8,6 @@ says when the task used each version of its operators first and last.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -65,16 +64,15 @@ class Audit:
         self._columns: tuple[list[Integers], list[Integers], list[Integers]] = ([], [], [])
         self._uses: dict[tuple[str, int], Use] = {}
 
-    def record(self, operator: str, version: int, chunk: Chunk) -> None:
-        """An operator processes a chunk at some version."""
+    def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
+        """An operator has processed a chunk at some version, from some moment on."""
         assert chunk.txns is not None, "in audit mode every row has a transaction"
         size = len(chunk)
         values = chunk.txns, self._index[operator], version
         for column, value in zip(self._columns, values, strict=True):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int64), (size,)))
-        now = time.time()
         use = self._uses.get((operator, version))
-        self._uses[operator, version] = Use(now if use is None else use.first, now)
+        self._uses[operator, version] = Use(moment if use is None else use.first, moment)
 
     def write(self, folder: str, task: str) -> None:
         """Keep what was recorded, whole or not at all."""

@@ -1,7 +1,8 @@
 """User functions, whatever their kind and style, as functions from Arrow batch to output.
 
 What comes out also says which input row each output row comes from, because children
-inherit the epoch and the transaction of their parent.
+inherit the epoch and the transaction of their parent. A function of a row can be interrupted
+between two rows: then what comes out is made of the first rows only, and says of how many.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 PARENT: Final = "_row"
 """Column in which a flat_map over batches says from which input row an output row comes."""
+LOOKS: Final = 32
+"""How often a function of a row may be interrupted in a batch."""
 _ANY_NUMBER: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
@@ -34,9 +37,18 @@ class Output(NamedTuple):
     """For each output row the number of its input row; ``None``: one for one, in order."""
     branches: Integers | None = None
     """Of a split: for each output row its branch."""
+    taken: int | None = None
+    """How many input rows it is made of, the first ones; ``None``: all."""
 
 
-Call: TypeAlias = "Callable[[pa.RecordBatch], Output]"
+Interrupted: TypeAlias = "Callable[[], bool]"
+"""Whether to stop after the row at hand."""
+Call: TypeAlias = "Callable[[pa.RecordBatch, Interrupted], Output]"
+
+
+def never() -> bool:
+    """Of a batch that must be processed as a whole."""
+    return False
 
 
 def make_call(spec: OperatorSpec) -> Call:
@@ -49,12 +61,12 @@ def make_call(spec: OperatorSpec) -> Call:
         Kind.LOOKUP: _lookup,
     }.get(spec.kind)
     if make is None or spec.function is None:
-        return Output
+        return lambda batch, _: Output(batch)
     call = make(spec, spec.function)
 
-    def guarded(batch: pa.RecordBatch) -> Output:
+    def guarded(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
         try:
-            return call(batch)
+            return call(batch, interrupted)
         except OperatorError:
             raise
         except Exception as error:
@@ -63,14 +75,20 @@ def make_call(spec: OperatorSpec) -> Call:
     return guarded
 
 
-def _each(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> list[Any]:
+def _each(
+    spec: OperatorSpec, function: Function, batch: pa.RecordBatch, interrupted: Interrupted
+) -> list[Any]:
     """Call a function on one row after the other; a failure names the row."""
     rows = batch.to_pylist()
     made: list[Any] = []
     keep = keeper(spec)
+    some = 1 + len(rows) // LOOKS
     try:
-        for row in rows:
-            made.append(keep(function(row)))  # noqa: PERF401 - its length says which row failed
+        while len(made) < len(rows):
+            for row in rows[len(made) : len(made) + some]:
+                made.append(keep(function(row)))  # noqa: PERF401 - its length says which failed
+            if interrupted():
+                break
     except Exception as error:
         raise failure(spec, error, rows[len(made)]) from error
     return made
@@ -114,10 +132,11 @@ def failure(spec: OperatorSpec, error: Exception, row: object = None) -> Operato
 
 
 def _map(spec: OperatorSpec, function: Function) -> Call:
-    def by_row(batch: pa.RecordBatch) -> Output:
-        return Output(from_rows(spec, _each(spec, function, batch)))
+    def by_row(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
+        rows = _each(spec, function, batch, interrupted)
+        return Output(from_rows(spec, rows), taken=len(rows))
 
-    def by_batch(batch: pa.RecordBatch) -> Output:
+    def by_batch(batch: pa.RecordBatch, _: Interrupted) -> Output:
         made = _to_arrow(spec, function(_to_style(spec, batch)))
         if made.num_rows != batch.num_rows:
             raise OperatorError(
@@ -130,38 +149,40 @@ def _map(spec: OperatorSpec, function: Function) -> Call:
 
 
 def _filter(spec: OperatorSpec, function: Function) -> Call:
-    def call(batch: pa.RecordBatch) -> Output:
-        found = _column(spec, function, batch)
+    def call(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
+        found = _column(spec, function, batch, interrupted)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
             found = [bool(value) for value in found]
         kept = np.flatnonzero(np.asarray(found, dtype=bool))
         if len(kept) == batch.num_rows:
             return Output(batch)
-        return Output(batch.take(kept), kept)
+        return Output(batch.take(kept), kept, taken=len(found))
 
     return call
 
 
 def _split(spec: OperatorSpec, function: Function) -> Call:
-    def call(batch: pa.RecordBatch) -> Output:
-        branches = _numbers(spec, "branch", _column(spec, function, batch), spec.branches)
-        return Output(batch, None, branches)
+    def call(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
+        found = _column(spec, function, batch, interrupted)
+        branches = _numbers(spec, "branch", found, spec.branches)
+        return Output(batch.slice(0, len(branches)), None, branches, len(branches))
 
     return call
 
 
 def _flat_map(spec: OperatorSpec, function: Function) -> Call:
-    def by_row(batch: pa.RecordBatch) -> Output:
+    def by_row(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
         rows: list[Any] = []
         parents: list[int] = []
         keep = keeper(spec)
-        listed = _each(spec, lambda row: [keep(made) for made in function(row)], batch)
+        listed = _each(spec, lambda row: [keep(made) for made in function(row)], batch, interrupted)
         for number, made in enumerate(listed):
             rows.extend(made)
             parents.extend([number] * len(made))
-        return Output(from_rows(spec, rows), np.array(parents, dtype=np.int64))
+        numbers = np.array(parents, dtype=np.int64)
+        return Output(from_rows(spec, rows), numbers, taken=len(listed))
 
-    def by_batch(batch: pa.RecordBatch) -> Output:
+    def by_batch(batch: pa.RecordBatch, _: Interrupted) -> Output:
         made = function(_to_style(spec, batch))
         if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
             raise OperatorError(
@@ -176,16 +197,18 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Call:
 
 
 def _lookup(spec: OperatorSpec, function: Function) -> Call:  # noqa: ARG001
-    def call(batch: pa.RecordBatch) -> Output:
+    def call(batch: pa.RecordBatch, _: Interrupted) -> Output:
         return Output(*function(batch))
 
     return call
 
 
-def _column(spec: OperatorSpec, function: Function, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
+def _column(
+    spec: OperatorSpec, function: Function, batch: pa.RecordBatch, interrupted: Interrupted
+) -> Any:  # noqa: ANN401
     """One value for each row, from a function of a row or of a batch."""
     if spec.style is Style.ROW:
-        return _each(spec, function, batch)
+        return _each(spec, function, batch, interrupted)
     values = np.asarray(function(_to_style(spec, batch)))
     if values.shape != (batch.num_rows,):
         raise OperatorError(

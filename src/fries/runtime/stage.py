@@ -1,8 +1,10 @@
 """A stage at work: chunks go through its operators, in topological order, in one process.
 
 ``control.poll`` between two chunks is the only place where the configuration may change, so
-a chunk goes through all operators of the stage under one configuration. In a keyed stage one
-key group comes after the other, and in a group the rows of older epochs come first.
+a chunk goes through all operators of the stage under one configuration. If a change waits for that,
+the operator by which a chunk comes in ends it after the row at hand, and the other rows are the
+next chunk. In a keyed stage one key group comes after the other, and in a group the rows of older
+epochs come first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fries.errors import OperatorError
 from fries.runtime.arrow import Integers, integers
 from fries.runtime.chunks import Chunk, Pacer
 from fries.runtime.configuration import Configuration
-from fries.runtime.functions import Output
+from fries.runtime.functions import Output, never
 from fries.runtime.keyed import join, keys_of, results
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.state import KeyGroup
@@ -40,6 +42,10 @@ class Control(Protocol):
     @property
     def hurried(self) -> bool:
         """Whether a commit is about to come, so that the next look should be soon."""
+
+    @property
+    def pressed(self) -> bool:
+        """Whether a change waits for the next poll, so that a chunk should end early."""
 
     def poll(self) -> None:
         """Take up what has arrived, without waiting."""
@@ -60,8 +66,8 @@ class Control(Protocol):
 class Recorder(Protocol):
     """Notes data operations, in audit mode."""
 
-    def record(self, operator: str, version: int, chunk: Chunk) -> None:
-        """An operator processes a chunk at some version."""
+    def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
+        """An operator has processed a chunk at some version, from some moment on."""
 
 
 class Stage:
@@ -89,8 +95,14 @@ class Stage:
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
+        self._ways = {edge.number: self._way_in(edge) for edge in spec.edges}
+        """By edge, what rows that come over it pass until an operator does something with them."""
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
+        self._entry = ""
+        """The operator by which the chunk at hand comes in, if it may end early there."""
+        self._taken = 0
+        """Rows of the chunk at hand that it has taken."""
         self._rows = 0
         """Rows that have been pushed through; of a join, its halves and its pairs."""
         self._stamping = configuration.stamping(self._inner)
@@ -135,10 +147,10 @@ class Stage:
         self._control.poll()
         self._note_cut()
         halves = [rows.stamped(self._configuration.stamp_on(e.number)) for e, rows in (left, right)]
+        began, moment = time.perf_counter(), time.time()
         if self._recorder is not None:
             for half in halves:
-                self._recorder.record(operator.name, 0, half)
-        began = time.perf_counter()
+                self._recorder.record(operator.name, 0, half, moment)
         with self._blaming(0):
             pairs = join(operator, *halves)
         taken = sum(map(len, halves))
@@ -153,11 +165,12 @@ class Stage:
             self._control.poll()
             self._note_cut()
             chunk = rows.slice(start, self._size())
+            self._entry, self._taken = "", len(chunk)
             began = time.perf_counter()
             leaving = push(chunk)
-            self._pacer.measured(len(chunk), time.perf_counter() - began)
-            start += len(chunk)
-            self._rows += len(chunk)
+            self._pacer.measured(self._taken, time.perf_counter() - began)
+            start += self._taken
+            self._rows += self._taken
             yield from leaving
 
     def _note_cut(self) -> None:
@@ -177,10 +190,18 @@ class Stage:
 
     def _push(self, edge: EdgeSpec, chunk: Chunk) -> list[Leaving]:
         """One chunk over an edge and through all operators, under one configuration."""
+        moment, rows = time.time(), chunk
+        *passed, last = self._ways[edge.number]
+        for one in passed:
+            rows = rows.stamped(self._configuration.stamp_on(one.number))
+        self._entry = last.target
         inbox: dict[str, list[Chunk]] = defaultdict(list)
         leaving: list[Leaving] = []
-        self._send(edge, chunk, inbox, leaving)
-        return self._through(inbox, leaving)
+        self._send(last, rows, inbox, leaving)
+        self._through(inbox, leaving)
+        for one in passed:
+            self._account(one.target, 0, chunk.slice(0, self._taken), self._taken, moment, 0.0)
+        return leaving
 
     def _onward(self, operator: OperatorSpec, made: Chunk) -> list[Leaving]:
         """One chunk from the output of an operator on."""
@@ -189,6 +210,17 @@ class Stage:
         for out in self._outputs[operator.name]:
             self._send(out, made, inbox, leaving)
         return self._through(inbox, leaving)
+
+    def _way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
+        """An edge, and those after it while there are only operators that pass rows on."""
+        plain = {spec.name for spec in self._operators if spec.kind is Kind.PASS}
+        way = [edge]
+        while way[-1].target in plain:
+            outputs = self._outputs[way[-1].target]
+            if len(outputs) != 1 or outputs[0].number not in self._inner:
+                break
+            way += outputs
+        return tuple(way)
 
     def _through(self, inbox: dict[str, list[Chunk]], leaving: list[Leaving]) -> list[Leaving]:
         for operator in self._operators:
@@ -218,23 +250,39 @@ class Stage:
     def _apply(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let an operator process rows, each by the version that its epoch asks for."""
         bits = self._configuration.bits_of(operator.name)
-        for mask, part in _by_mask(chunk, bits):
-            if self._recorder is not None:
-                version = self._configuration.version(operator.name, mask)
-                self._recorder.record(operator.name, version, part)
-            began = time.perf_counter()
+        parts = list(_by_mask(chunk, bits))
+        entering = operator.name == self._entry and len(parts) == 1
+        for mask, offered in parts:
+            began, moment = time.perf_counter(), time.time()
             change = self._configuration.origin(operator.name, mask)
             self._control.calling(operator.name, change)
             with self._blaming(change):
-                output = self._call(operator, mask, part, change)
+                output = self._call(operator, mask, offered, change, entering)
             self._control.returned()
             took = time.perf_counter() - began
-            self._control.count(operator.name, len(part), output.batch.num_rows, took)
+            part = self._used(offered, output)
+            self._account(operator.name, mask, part, output.batch.num_rows, moment, took)
             if mask != bits:
                 now = time.time()
                 for change in self._configuration.changes(bits & ~mask):
                     self.last_old[change] = now
             yield part.children(output), output.branches
+
+    def _account(
+        self, operator: str, mask: int, rows: Chunk, given: int, moment: float, took: float
+    ) -> None:
+        """Note what an operator has done."""
+        if self._recorder is not None:
+            version = self._configuration.version(operator, mask)
+            self._recorder.record(operator, version, rows, moment)
+        self._control.count(operator, len(rows), given, took)
+
+    def _used(self, offered: Chunk, output: Output) -> Chunk:
+        """The rows that an output is made of; the others will be offered again."""
+        if output.taken is None or output.taken == len(offered):
+            return offered
+        self._taken = output.taken
+        return offered.slice(0, output.taken)
 
     @contextmanager
     def _blaming(self, change: int) -> Iterator[None]:
@@ -245,17 +293,22 @@ class Stage:
             self._control.failed(change if error.change is None else error.change, error)
             raise
 
-    def _call(self, operator: OperatorSpec, mask: int, rows: Chunk, change: int) -> Output:
+    def _call(
+        self, operator: OperatorSpec, mask: int, rows: Chunk, change: int, entering: bool
+    ) -> Output:
         name, configuration = operator.name, self._configuration
         body = configuration.body(name, mask)
         if body.fold is None:
-            return body.call(rows.batch)
+            return body.call(rows.batch, self._interrupted if entering else never)
         assert self._group is not None, "a keyed operator gets whole key groups"
         version = configuration.state_version(name, mask)
         self._versions[version] = body.spec, change
         return body.fold(
             rows.batch, self._group, version, partial(configuration.migrated, name, mask)
         )
+
+    def _interrupted(self) -> bool:
+        return self._control.pressed
 
     def _in_order(self, operator: OperatorSpec, rows: Chunk) -> Chunk:
         """Rows of older epochs first, and then as the operator wants them."""
