@@ -39,7 +39,7 @@ WORKERS: Final = (1, 2)
 """On two cores: with one left for the driver, and with none."""
 PINGS: Final = 400
 STEPS: Final = 220_000
-"""Of a computation that takes about as long as a change."""
+"""Of a computation that takes a few milliseconds, as a change does."""
 NumberedRow = dict[str, Any]
 
 
@@ -178,10 +178,12 @@ def _beside(*work: tuple[Callable[..., None], *tuple[Any, ...]]) -> Iterator[Non
     children = [multiprocessing.Process(target=one, args=given) for one, *given in work]
     for child in children:
         child.start()
-    yield
-    for child in children:
-        child.kill()
-        child.join()
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
 
 
 def _times(what: Callable[[], object]) -> list[float]:

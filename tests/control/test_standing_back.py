@@ -1,13 +1,17 @@
-"""Rows stand back for a change that has come, for a moment, and for nothing else."""
+"""Rows stand back for a change that has come, for a moment; others load it and listen."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from fries.control.seal import Opener
 from fries.control.server import ControlServer
+from fries.control.wire import LARGE_BYTES, SLOW_BYTES
+from fries.errors import ProtocolError
 from fries.protocol.worker import WorkerEvent
 from tests.control.fakes import PATIENCE, Join, order, until
 
@@ -90,32 +94,35 @@ def test_rows_wait_for_the_thread_that_takes_up_a_change(
     assert engine.told == [("load", 1), ("switch", 1)], "at this poll, not after the next row"
 
 
-def test_rows_do_not_wait_for_whoever_takes_up_a_piece_of_a_large_change(
-    join: Join, monkeypatch: pytest.MonkeyPatch
+def test_rows_do_not_wait_while_a_piece_of_a_large_change_is_opened(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.client.GIVE_WAY_SECONDS", PATIENCE)
-    client, _ = join()
+    monkeypatch.setattr("fries.control.client.GIVE_WAY_SECONDS", 3 * PATIENCE)
+    client, engine = join()
     client.begin(0, 0, 0)
-    monkeypatch.setattr("fries.control.wire.Unframer.large", True)
-    held, over = threading.Event(), threading.Event()
+    opening, go_on, opens = threading.Event(), threading.Event(), Opener.open
+    in_time: list[bool] = []
 
-    def hold() -> None:
-        with client._state:
-            held.set()
-            over.wait(PATIENCE)
+    def slowly(self: Opener, sealed: bytes | memoryview) -> memoryview:
+        if len(sealed) > SLOW_BYTES:
+            opening.set()
+            in_time.append(go_on.wait(PATIENCE))
+        return opens(self, sealed)
 
-    holding = threading.Thread(target=hold)
-    holding.start()
-    try:
-        assert held.wait(PATIENCE)
-        client.poll()
-        assert holding.is_alive(), "it did not wait"
-    finally:
-        over.set()
-        holding.join()
+    monkeypatch.setattr(Opener, "open", slowly)
+    large = memoryview(bytes(LARGE_BYTES + 2 * SLOW_BYTES))
+    server.request(replace(order("FM"), buffers=(large,)))
+    assert opening.wait(PATIENCE)
+    client.poll()
+    go_on.set()
+    until(lambda: ("switch", 1) in engine.told, client)
+    assert in_time == [True, True], "one large frame, and the rest"
 
 
-def test_while_a_change_is_loaded_somebody_listens(server: ControlServer, join: Join) -> None:
+def test_while_a_change_is_loaded_somebody_listens(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.LOAD_SECONDS", PATIENCE)
     client, engine = join(held=True)
     server.request(order("FM"))
     until(lambda: client._at_work == 1)
@@ -124,3 +131,57 @@ def test_while_a_change_is_loaded_somebody_listens(server: ControlServer, join: 
     finally:
         engine.loading.release()
     until(lambda: ("switch", 1) in engine.told, client)
+
+
+def test_a_change_that_only_the_rows_have_heard_of_is_loaded(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.client.STUCK_SECONDS", 3 * PATIENCE)
+    client, engine = join()
+    away, go_on = threading.Event(), threading.Event()
+
+    def look_away() -> None:
+        away.set()
+        go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(client, "_tell_if_stuck", look_away)
+    client.begin(0, 0, 0)
+    assert away.wait(PATIENCE)
+    server.request(order("FM"))
+    until(lambda: len(client._loads) == 1, client)
+    go_on.set()
+    engine.wait_for("load", 1)
+
+
+def test_both_threads_end_with_the_connection_even_if_one_still_loads(
+    server: ControlServer, join: Join
+) -> None:
+    before = set(threading.enumerate())
+    client, engine = join(held=True)
+    threads = [t for t in set(threading.enumerate()) - before if t.name.startswith("fries-")]
+    assert len(threads) == 2
+    server.request(order("FM"))
+    until(lambda: client._at_work == 1)
+    client.close()
+    until(lambda: sum(thread.is_alive() for thread in threads) == 1)
+    engine.loading.release()
+    until(lambda: not any(thread.is_alive() for thread in threads))
+    client.poll()
+    assert client.broken
+
+
+def test_a_reply_that_cannot_be_given_ends_the_connection_and_not_the_rows(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, engine = join(held=True)
+    client.begin(0, 0, 0)
+    server.request(order("FM"))
+    until(lambda: client._at_work == 1)
+
+    def fail(event: WorkerEvent) -> None:
+        raise ProtocolError("worker", f"no such {event}")
+
+    monkeypatch.setattr(client, "_handle", fail)
+    engine.loading.release()
+    until(lambda: client.broken, client)
+    client.poll()

@@ -43,10 +43,19 @@ STAGE: PhysicalStage = physical(OPERATORS, EDGES).stages[0]
 class Channel(Script):
     """A scripted channel for whole tasks."""
 
-    def __init__(self, go: Go, steps: dict[int, Callable[[], None]] | None = None) -> None:
+    def __init__(
+        self, go: Go, steps: dict[int, Callable[[], None]] | None = None, pressed: int = 0
+    ) -> None:
         super().__init__(steps)
         self.go = go
         self.reports: list[Ended] = []
+        self._every, self._asked = pressed, 0
+
+    @property
+    def pressed(self) -> bool:
+        """Every n-th time: there a chunk ends early."""
+        self._asked += 1
+        return self._every > 0 and self._asked % self._every == 0
 
     def begin(self, batch: int, stage: int, partition: int, execution: int) -> Go:  # noqa: ARG002
         """Let a task begin."""
@@ -120,11 +129,12 @@ def cut_up(count: int, pieces: Sequence[int]) -> list[Chunk]:
 
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
+PRESSED = st.integers(0, 4)
 NAMES = st.frozensets(st.sampled_from("AB"), min_size=1)
 PLANS = st.lists(st.builds(Planned, NAMES, st.integers(0, 12)), max_size=4)
 
 
-@given(PLANS, st.integers(0, 60), SIZES, SIZES, SIZES)
+@given(PLANS, st.integers(0, 60), SIZES, SIZES, SIZES, st.tuples(PRESSED, PRESSED))
 @settings(deadline=None)
 def test_a_repetition_gives_the_same_rows_with_the_same_stamps(
     planned: list[Planned],
@@ -132,8 +142,9 @@ def test_a_repetition_gives_the_same_rows_with_the_same_stamps(
     first_sizes: list[int],
     second_sizes: list[int],
     pieces: list[int],
+    pressed: tuple[int, int],
 ) -> None:
-    """Whatever the second worker has switched to by then."""
+    """Whatever the second worker has switched to by then, and wherever chunks end early."""
     planned = sorted(planned, key=lambda one: one.moment)
     everything = tuple(range(1, len(planned) + 2))
     later = Planned(frozenset("AB"), 0)
@@ -144,13 +155,16 @@ def test_a_repetition_gives_the_same_rows_with_the_same_stamps(
         steps[one.moment].append(number)
     began = tuple(steps.pop(0, ()))
     first.switch(began)
-    channel = Channel(Go((), began), {n: partial(first.switch, some) for n, some in steps.items()})
+    switches: dict[int, Callable[[], None]] = {
+        n: partial(first.switch, s) for n, s in steps.items()
+    }
+    channel = Channel(Go((), began), switches, pressed[0])
     expected = first.run(channel, parts, first_sizes)
     (report,) = channel.reports
     assert [row["n"] for row in expected] == list(range(count))
 
     second.switch(everything)
-    again = Channel(Go((), everything, began, report.cuts))
+    again = Channel(Go((), everything, began, report.cuts), pressed=pressed[1])
     assert second.run(again, parts, second_sizes) == expected
     assert again.reports[0].cuts == report.cuts
 

@@ -70,7 +70,7 @@ STUCK_SECONDS: Final = 1.0
 """A function that has not returned for so long is told of, again and again."""
 ABANDON_SECONDS: Final = 10.0
 """A change that was aborted and is still being loaded after so long keeps others from it: then the
-connection is given up, and the next task makes a new one, with a loader of its own."""
+connection is given up, and the next task makes a new one, with threads of its own."""
 MOST_TEXT: Final = 20_000
 """Characters of a message or a traceback that are told."""
 
@@ -329,6 +329,7 @@ class ControlClient:
         """The connection is over: nobody may go on waiting for it, on either side."""
         self._broken = self._broken or why
         self.close()
+        self._loads.clear()
         self._state.notify_all()
 
     def _say(self, message: Up) -> None:
@@ -339,12 +340,12 @@ class ControlClient:
         """What both background threads do: listen, or load what has come, or wait their turn."""
         while True:
             with self._listening:
+                while not self.broken and not self._listen():
+                    pass
                 if self.broken:
                     self._channel.close()
                     return
-                loads = self._listen()
-            if loads:
-                self._load_all()
+            self._load_all()
 
     def _listen(self) -> bool:
         """Wait for messages and act on them; whether the thread must load what has come."""
@@ -488,11 +489,11 @@ class ControlClient:
             self._failed[change] = error
         try:
             self._handle(Loaded(change, error))
-        except WireError as lost:
-            self._break(str(lost))
+            if not self._busy:
+                self._apply_due()
+        except Exception as lost:  # whatever it is, the rows go on
+            self._break(str(lost) or repr(lost))
         self._hurry()
-        if not self._busy:
-            self._apply_due()
         self._state.notify_all()
 
     def _hurry(self) -> None:

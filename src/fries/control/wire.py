@@ -30,6 +30,8 @@ GONE_SECONDS: Final = 60
 change would wait in vain for a lost machine for a quarter of an hour, and so would the next one."""
 LARGE_BYTES: Final = 1 << 20
 """Frames larger than this are not collected piece by piece."""
+SLOW_BYTES: Final = 1 << 16
+"""Frames larger than this take a good part of a millisecond to be opened."""
 _LENGTH: Final = struct.Struct("!I")
 
 
@@ -101,11 +103,12 @@ class Unframer:
         self._large: memoryview | None = None
         """Body of the large frame that is being received."""
         self._filled = 0
+        self._took_large = False
 
     @property
     def large(self) -> bool:
-        """Whether a large frame is being received."""
-        return self._large is not None
+        """Whether a large frame is being received, or was the last one to be taken."""
+        return self._large is not None or self._took_large
 
     @property
     def full(self) -> bool:
@@ -127,6 +130,11 @@ class Unframer:
 
     def take(self, limit: int = MAX_FRAME) -> bytes | memoryview | None:
         """The next whole frame, if there is one."""
+        body = self._take(limit)
+        self._took_large = body is not None and len(body) > SLOW_BYTES
+        return body
+
+    def _take(self, limit: int) -> bytes | memoryview | None:
         if self._large is not None:
             return self._take_large()
         if len(self._buffer) < _LENGTH.size:

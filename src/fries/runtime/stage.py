@@ -2,8 +2,8 @@
 
 ``control.poll`` between two chunks is the only place where the configuration may change, so
 a chunk goes through all operators of the stage under one configuration. If a change waits for that,
-the operator by which a chunk comes in ends it after the row at hand, and the other rows are the
-next chunk. In a keyed stage one key group comes after the other, and in a group the rows of older
+the operator by which a chunk comes in ends it a few rows later, and the other rows are the next
+chunk. In a keyed stage one key group comes after the other, and in a group the rows of older
 epochs come first.
 """
 
@@ -48,7 +48,7 @@ class Control(Protocol):
         """Whether a change waits for the next poll, so that a chunk should end early."""
 
     def poll(self) -> None:
-        """Take up what has arrived, without waiting."""
+        """Take up what has arrived, and stand back for a moment if that is a change."""
 
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Note what an operator has done."""
