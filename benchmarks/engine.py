@@ -1,6 +1,6 @@
 """The engine on Spark: how fast a change arrives, and what flows cost when nothing changes.
 
-``make bench-engine`` runs it, about ten minutes. Everything compared is measured in one run.
+``make bench-engine`` runs it, about 16 minutes. Everything compared is measured in one run.
 Tables are printed; a JSON record and a plot are kept in ``out/``.
 """
 
