@@ -31,7 +31,7 @@ change would wait in vain for a lost machine for a quarter of an hour, and so wo
 LARGE_BYTES: Final = 1 << 20
 """Frames larger than this are not collected piece by piece."""
 SLOW_BYTES: Final = 1 << 16
-"""Frames larger than this take a good part of a millisecond to be opened."""
+"""Rows do not wait while a frame larger than this is opened; small ones take no time."""
 _LENGTH: Final = struct.Struct("!I")
 
 
