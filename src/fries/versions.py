@@ -55,7 +55,9 @@ class Versions:
     """The newest version of each operator, and the one before it."""
 
     def __init__(self, operators: Iterable[OperatorSpec]) -> None:
-        self._specs = {spec.name: spec for spec in operators}
+        self.built: Mapping[str, OperatorSpec] = {spec.name: spec for spec in operators}
+        """The operators as the flow was built."""
+        self._specs = dict(self.built)
         """The newest version of each operator whose change is done."""
         self._digests: dict[str, bytes] = {}
         self._waiting: list[Applied] = []

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fries.errors import OperatorError
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Configuration
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Function, OperatorSpec, StageSpec
 from fries.runtime.stage import Stage
 from fries.runtime.state import KeyGroup
@@ -32,7 +33,7 @@ from tests.runtime.test_keyed_stage import (
     right,
 )
 from tests.runtime.test_keyed_stage import rows as keyed_rows
-from tests.runtime.test_stage import INNER, SOURCE, Script, chain, operator, rows
+from tests.runtime.test_stage import INNER, SOURCE, Script, chain, operator, pickled, rows
 
 Row = dict[str, Any]
 
@@ -67,7 +68,7 @@ def shipped(
     migrations: Mapping[str, Function | None] | None = None,
 ) -> bytes:
     by_name = {spec.name: spec for spec in specs}
-    return pickle.dumps(Shipped(by_name, migrations or {}, frozenset(entries)))
+    return pickled(Shipped(by_name, migrations or {}, frozenset(entries)))
 
 
 def blamed(script: Script) -> tuple[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,12 +16,13 @@ from hypothesis import strategies as st
 
 from fries.errors import OperatorError
 from fries.runtime.chunks import Chunk
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Configuration
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec, StageSpec
 from fries.runtime.stage import Leaving, Stage
 from fries.runtime.state import KeyGroup
 from tests.runtime.test_columns import schema
-from tests.runtime.test_stage import Notes, Script
+from tests.runtime.test_stage import Notes, Script, pickled
 from tests.runtime.test_state import MemoryStore, spread
 
 Row = dict[str, Any]
@@ -85,7 +85,7 @@ def aggregate(version: int = 0) -> OperatorSpec:
 def change(version: int, *specs: OperatorSpec, entries: Sequence[int] = ()) -> bytes:
     operators = {spec.name: spec for spec in specs}
     migrations = {name: partial(migrate, version) for name in operators if name in ("F", "A")}
-    return pickle.dumps(Shipped(operators, migrations, frozenset(entries)))
+    return pickled(Shipped(operators, migrations, frozenset(entries)))
 
 
 def rows(pairs: Sequence[tuple[int, int]], epochs: Sequence[int] | None = None) -> Chunk:
@@ -349,7 +349,7 @@ def failing(state: State) -> State:
 def test_a_migration_is_tried_on_live_states_before_anything_changes(bad: bool) -> None:
     bench = Bench()
     bench.run(rows([(k, k * 2 if bad else k * 4 + 1) for k in range(5)]))
-    shipped = pickle.dumps(Shipped({"F": process(1)}, {"F": failing}))
+    shipped = pickled(Shipped({"F": process(1)}, {"F": failing}))
     if bad:
         with pytest.raises(OperatorError, match="its migration fails on the live state of key 2"):
             bench.configuration.load(1, BIT, shipped)
@@ -494,7 +494,7 @@ def test_pairs_go_on_through_the_stage() -> None:
 
 def test_a_pair_obeys_the_stamps_of_both_halves() -> None:
     configuration = Configuration([SJ, E])
-    configuration.load(1, BIT, pickle.dumps(Shipped({"E": replace(E, function=partial(note, 1))})))
+    configuration.load(1, BIT, pickled(Shipped({"E": replace(E, function=partial(note, 1))})))
     one, other = left(range(4), [0, 8, 0, 8]), right(range(4), [0, 0, 8, 8])
     leaving, _ = joined(configuration, one, other)
     assert {row["k"]: row["seen"] for row in listed(leaving)} == {
@@ -508,7 +508,7 @@ def test_a_pair_obeys_the_stamps_of_both_halves() -> None:
 def test_a_join_may_be_an_entry() -> None:
     configuration = Configuration([SJ, E])
     new = Shipped({"E": replace(E, function=partial(note, 1))}, entries=frozenset({4, 5}))
-    configuration.load(1, BIT, pickle.dumps(new))
+    configuration.load(1, BIT, pickled(new))
     configuration.switch(1)
     leaving, _ = joined(configuration, left([1]), right([1]))
     assert [(row["seen"], int(one.epochs[0])) for _, one in leaving for row in listed(leaving)] == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,9 @@ from fries.control.messages import Cut, Ended, Go
 from fries.errors import ReplayError
 from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk, Pacer
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Configuration
 from fries.runtime.layout import Layout
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, StageSpec
 from fries.runtime.stage import Stage
 from fries.runtime.state import KeyGroup
@@ -32,7 +32,7 @@ from tests.runtime.test_keyed_stage import left as left_half
 from tests.runtime.test_keyed_stage import note as keyed_note
 from tests.runtime.test_keyed_stage import right as right_half
 from tests.runtime.test_keyed_stage import rows as keyed_rows
-from tests.runtime.test_stage import SCHEMA, Script, change, operator, rows
+from tests.runtime.test_stage import SCHEMA, Script, change, operator, pickled, rows
 from tests.runtime.test_state import MemoryStore
 
 EDGES = (EdgeSpec(0, "", "A"), EdgeSpec(1, "A", "B"), EdgeSpec(2, "B", "output"))
@@ -335,7 +335,7 @@ def test_pairs_of_a_join_are_cut_again_at_the_same_pair(moment: int) -> None:
     attempts, cuts = [], list[Cut]()
     for repeated in (False, True):
         configuration = Configuration([SJ, E])
-        configuration.load(1, 3, pickle.dumps(shipped))
+        configuration.load(1, 3, pickled(shipped))
         if repeated:
             configuration.begin((), ())
         script = Script({moment: partial(configuration.switch, 1)})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 
 from fries.errors import UpdateRefusedError
 from fries.log.pieces import PIECE_BYTES
-from fries.runtime.configuration import Shipped
-from fries.runtime.spec import Function, Kind, OperatorSpec
+from fries.runtime.shipped import Shipped
+from fries.runtime.spec import Function, Keying, Kind, OperatorSpec, Style
 from fries.spark.shipping import differ_plainly, digests_of, packed
 from fries.updates import Revision
 
@@ -95,14 +97,52 @@ def test_who_cannot_be_pickled_is_named(where: str) -> None:
         inverses={"good": None, "bad": given["inverse"]},
     )
     with pytest.raises(UpdateRefusedError, match=r"bad.*cannot be pickled.*open them inside"):
-        packed(shipped)
+        packed(shipped, shipped.operators)
 
 
 def test_a_model_travels_as_it_was() -> None:
     """Its owner may go on training it."""
     weights = np.zeros(3 * PIECE_BYTES // 16)
-    package = packed(Shipped({"F": OperatorSpec("F", Kind.MAP, SCHEMA, adding(weights))}, {}))
+    shipped = Shipped({"F": OperatorSpec("F", Kind.MAP, SCHEMA, adding(weights))}, {})
+    package = packed(shipped, shipped.operators)
     weights[:] = 1.0
     (model,) = package.buffers
     assert model.readonly
     assert bytes(model) == bytes(weights.nbytes)
+
+
+WIDER = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+COLUMNS = st.sampled_from([SCHEMA, WIDER, pa.schema([("n", pa.int32())])])
+
+
+@given(
+    st.sampled_from(list(Kind)),
+    st.tuples(COLUMNS, COLUMNS, st.none() | COLUMNS, COLUMNS),
+    st.sampled_from(list(Style)),
+    st.sampled_from(list(Style)),
+    st.none() | st.just(len),
+)
+def test_a_version_arrives_as_it_was_sent(
+    kind: Kind,
+    columns: tuple[pa.Schema, pa.Schema, pa.Schema | None, pa.Schema],
+    style: Style,
+    new_style: Style,
+    result: Function | None,
+) -> None:
+    """Whatever differs from the operator as it was built; the rest does not travel."""
+    gave, gives, took, takes = columns
+    keying = Keying(("n",), ("n",), initial=0)
+    built = OperatorSpec("F", kind, gave, abs, style, 2, took, keying, True, len)
+    sent = replace(built, function=int, schema=gives, takes=takes, style=new_style, result=result)
+    shipped = Shipped({"F": sent}, {"F": abs}, frozenset({1, 2}), {"F": int})
+    package = packed(shipped, {"F": built})
+    assert Shipped.of(pickle.loads(package.payload), {"F": built}) == shipped
+    left = Shipped.of(pickle.loads(package.residue), {"F": built})
+    assert left == Shipped({}, {"F": abs})
+
+
+def test_columns_stay_at_home() -> None:
+    column = pa.schema([("a column with a long name", pa.int64())])
+    spec = OperatorSpec("F", Kind.MAP, column, abs, takes=column)
+    package = packed(Shipped({"F": spec}), {"F": spec})
+    assert b"long name" not in package.payload

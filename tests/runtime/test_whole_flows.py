@@ -7,7 +7,6 @@ source tuple, and no row may be lost.
 
 from __future__ import annotations
 
-import pickle
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,9 @@ from fries.errors import OperatorError
 from fries.graph import Emits, Graph
 from fries.plan import Plan
 from fries.runtime.audit import Audit, read
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Configuration
 from fries.runtime.layout import GROUP, HASH, OPERATOR, Layout, Result
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec
 from fries.runtime.task import Execution, Task, groups
 from fries.schedulers import scheduler
@@ -38,6 +38,7 @@ from fries.traits import OUTSIDE, graph_of
 from fries.workloads.graphs import running_example, w4, w5
 from tests.property.strategies import graphs
 from tests.runtime.test_columns import schema
+from tests.runtime.test_stage import pickled
 from tests.runtime.test_state import MemoryStore, spread
 
 Row = dict[str, Any]
@@ -240,7 +241,7 @@ class Run:
             self.flow.entries(plan),
         )
         for worker, delay in zip(self.workers, late, strict=True):
-            worker.configuration.load(number, number, pickle.dumps(shipped))
+            worker.configuration.load(number, number, pickled(shipped))
             worker.late = delay
         self.clock.moments[number] = moment
 

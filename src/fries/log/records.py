@@ -18,7 +18,7 @@ import msgspec
 from fries.errors import LogError
 from fries.log.pieces import Buffer, unhurried
 
-MAGIC: Final = b"fries\x00\x01\n"
+MAGIC: Final = b"fries\x00\x02\n"
 MOST_PARTS: Final = 1 << 20
 _COUNT: Final = struct.Struct(">I")
 _SIZE: Final = struct.Struct(">Q")
@@ -101,7 +101,7 @@ def decode(data: Buffer) -> tuple[Record, list[memoryview]]:
     """A record and its payload; :class:`~fries.errors.LogError` if the bytes are not whole."""
     view = memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
-        raise LogError("it does not begin as a record of Fries")
+        raise LogError("it does not begin as a record of this version of Fries")
     sizes, start = _sizes(view)
     digest_end = start + hashlib.sha256().digest_size
     if len(view) != digest_end + sum(sizes):

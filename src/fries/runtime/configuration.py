@@ -11,32 +11,18 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fries.errors import OperatorError
 from fries.runtime.functions import Call, make_call
 from fries.runtime.keyed import Fold, MigrationError, make_fold
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import Function, Kind, OperatorSpec
 
 Buffer: TypeAlias = "bytes | memoryview"
 SAMPLES: Final = 8
 """Buckets of live states that a worker keeps of each operator, to try migrations on."""
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """What a change ships to workers: new versions, and where rows enter its components.
-
-    When later changes have replaced all its versions, the migrations are left.
-    """
-
-    operators: Mapping[str, OperatorSpec]
-    migrations: Mapping[str, Function | None] = field(default_factory=dict)
-    entries: frozenset[int] = frozenset()
-    """Numbers of the edges over which rows enter a component; there they are stamped."""
-    inverses: Mapping[str, Function | None] = field(default_factory=dict)
-    """What would bring states back: for whoever undoes the change, not for workers."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,9 @@ class Configuration:
             self._updates[name] += count
 
     def _start(self, operators: Iterable[OperatorSpec]) -> None:
-        self._base = {spec.name: Body.of(spec) for spec in operators}
+        self._built = {spec.name: spec for spec in operators}
+        """The operators as the flow was built: what comes is told as what differs from them."""
+        self._base = {name: Body.of(spec) for name, spec in self._built.items()}
         """By operator, the version of rows that have no change in transition."""
         self._migrations = {
             name: [_Step(0, one) for one in body.spec.keying.migrations] if body.spec.keying else []
@@ -120,7 +108,7 @@ class Configuration:
 
         Raises if that is impossible.
         """
-        shipped: Shipped = pickle.loads(payload, buffers=parts)
+        shipped = Shipped.of(pickle.loads(payload, buffers=parts), self._built)
         bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
         loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries)
         for name in bodies:

@@ -35,7 +35,7 @@ from fries.plan import CommitPoint, Plan
 from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
-from fries.runtime.configuration import Shipped
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.serializability import Verdict, check_trace
@@ -218,7 +218,8 @@ class Engine:
             self._check_time(plan)
             migrations = {name: update.migrate for name, update in updates.items()}
             inverses = {name: update.inverse for name, update in updates.items()}
-            package = packed(Shipped(new, migrations, self._entries(plan), inverses))
+            shipped = Shipped(new, migrations, self._entries(plan), inverses)
+            package = packed(shipped, self._versions.built)
             if not self.server.workers:
                 try_to_load(self._flow.operators, plan, package)
             versions = {name: self.server.updates_of(name) + 1 for name in plan.targets}

@@ -16,7 +16,7 @@ from fries.errors import LogError
 from fries.log.log import Log, Logged
 from fries.log.records import Shape
 from fries.protocol.controller import Phase
-from fries.runtime.configuration import Shipped
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import OperatorSpec
 from fries.spark.checkpoint import FOLDER, files_of, last_commit
 from fries.versions import Applied, Versions
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
             change = _restored(logged)
             changes.append(change)
             if change.phase is Phase.DONE and logged.payload:
-                versions.add(_applied(change, versions.current(finished)))
+                versions.add(_applied(change, versions.built, versions.current(finished)))
         log.forget()
         server.restore(Ledger(log), changes, log.last, finished)
 
@@ -84,15 +84,18 @@ def _restored(logged: Logged) -> Change:
     return change
 
 
-def _applied(change: Change, current: Mapping[str, OperatorSpec]) -> Applied:
+def _applied(
+    change: Change, built: Mapping[str, OperatorSpec], current: Mapping[str, OperatorSpec]
+) -> Applied:
     try:
-        shipped: Shipped = pickle.loads(change.order.payload, buffers=change.order.buffers)
+        bare = pickle.loads(change.order.payload, buffers=change.order.buffers)
     except Exception as error:
         raise LogError(
             f"the functions of change {change.number} ({_names(change.order.targets)}) cannot be "
             f"loaded from the log: {error!r}; make their modules importable again, or start the "
             "flow with the functions in its code and replace_functions=True"
         ) from error
+    shipped = Shipped.of(bare, built)
     before = {name: current[name] for name in shipped.operators}
     return Applied(change, shipped.operators, before, shipped.migrations, shipped.inverses, {})
 

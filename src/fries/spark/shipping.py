@@ -16,7 +16,8 @@ from fries.control.wire import room
 from fries.errors import UpdateRefusedError
 from fries.log.pieces import unhurried
 from fries.plan import CommitPoint, Plan
-from fries.runtime.configuration import Configuration, Shipped
+from fries.runtime.configuration import Configuration
+from fries.runtime.shipped import Shipped
 from fries.runtime.spec import Function, OperatorSpec
 from fries.updates import Revision
 
@@ -37,11 +38,12 @@ class Package(NamedTuple):
     migrates: bool
 
 
-def packed(shipped: Shipped) -> Package:
-    """A change as bytes."""
+def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
+    """A change as bytes, for workers that know the operators as the flow was built."""
+    bare = shipped.bare(built)
     parts: list[pickle.PickleBuffer] = []
     try:
-        payload = _dumps(shipped, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+        payload = _dumps(bare, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
     except Exception:
         for name, spec in shipped.operators.items():
             _refuse_unpicklable(
@@ -52,7 +54,8 @@ def packed(shipped: Shipped) -> Package:
     names = shipped.operators.keys() | shipped.migrations.keys()
     migrates = any(step is not None for step in shipped.migrations.values())
     left = Shipped({}, {name: shipped.migrations.get(name) for name in names})
-    residue = _dumps(left) if migrates else pickle.dumps(left)  # without functions: much faster
+    dumps = _dumps if migrates else pickle.dumps  # without functions: much faster
+    residue = dumps(left.bare(built))
     return Package(payload, buffers, residue, migrates)
 
 
