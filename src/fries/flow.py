@@ -26,6 +26,7 @@ from fries.graph import Graph
 from fries.history import Entry, entry_of
 from fries.plan import Plan
 from fries.runtime.layout import OUTPUT_NAME
+from fries.runtime.lookup import Lookup
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import PhysicalFlow, explained, physical
@@ -286,8 +287,6 @@ class Flow:
 
     def _revision(self, name: str, update: Any) -> Revision:  # noqa: ANN401
         """An update, however it was given."""
-        from fries.runtime.lookup import Lookup
-
         given = update if isinstance(update, Update) else Update(update)
         function: Any = given.function
         if name not in self._operators:

@@ -12,6 +12,7 @@ from fries.runtime.spec import Function, OperatorSpec
 from fries.updates import Revision
 
 TAKEN_BACK = (Phase.ABORTED, Phase.ROLLED_BACK)
+UNDECIDED = (Phase.QUEUED, Phase.PREPARING)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Applied:
     @property
     def decided(self) -> bool:
         """Whether it can no longer be aborted."""
-        return self.change.phase not in (Phase.QUEUED, Phase.PREPARING)
+        return self.change.phase not in UNDECIDED
 
     def inverted(self) -> dict[str, Revision]:
         """The updates that take it back; refused where a state could not follow."""
@@ -78,16 +79,16 @@ class Versions:
         while self._waiting and _is_settled(self._waiting[0].change, finished):
             self._settle(self._waiting.pop(0))
         specs = dict(self._specs)
+        unwanted = (*TAKEN_BACK, *UNDECIDED) if decided_only else TAKEN_BACK
         for applied in self._waiting:
-            wanted = applied.decided or not decided_only
-            if wanted and applied.change.phase not in TAKEN_BACK:
+            if applied.change.phase not in unwanted:
                 specs.update(applied.specs)
         return specs
 
     @property
     def undecided(self) -> bool:
         """Whether some change may still be aborted."""
-        return any(not applied.decided for applied in self._waiting)
+        return any(applied.change.phase in UNDECIDED for applied in reversed(self._waiting))
 
     def has(self, name: str, digest: bytes) -> bool:
         """Whether an operator has an update already, or is about to get it."""

@@ -398,9 +398,9 @@ class ControlClient:
 
     def _receive(self, message: Down) -> None:
         match message:
-            case Shipment(change, _, sizes):
+            case Shipment(change, _, sizes, whole):
                 self._shipments[change] = message
-                self._parts[change] = rooms(sizes)
+                self._parts[change] = (memoryview(whole),) if whole else rooms(sizes)
             case Piece(change, part, start, data):
                 if self._parts[change]:
                     self._parts[change][part][start : start + len(data)] = data

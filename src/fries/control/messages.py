@@ -43,6 +43,8 @@ class Shipment(msgspec.Struct, frozen=True, tag=True):
     bit: int
     sizes: tuple[int, ...]
     """Bytes of its parts, which follow in pieces: the pickled functions, and what they hold."""
+    whole: bytes = b""
+    """Its only part, if it is small: then no pieces follow."""
 
 
 class Piece(msgspec.Struct, frozen=True, tag=True):

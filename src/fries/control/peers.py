@@ -20,6 +20,7 @@ from typing import Final
 
 from fries.control.door import Line
 from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
+from fries.control.wire import SLOW_BYTES
 from fries.log.pieces import PIECE_BYTES
 
 PIECE_SECONDS: Final = 0.1
@@ -60,9 +61,11 @@ class Peer:
         In one go if it is small, so that the worker wakes up once. Else nothing is copied but the
         piece at hand.
         """
-        shipment = Shipment(change, bit, tuple(part.nbytes for part in parts))
-        messages = chain((shipment,), _pieces(change, parts), after)
-        small = sum(shipment.sizes) + self._line.unread <= PIECE_BYTES
+        sizes = tuple(part.nbytes for part in parts)
+        whole = bytes(parts[0]) if len(parts) == 1 and sizes[0] <= SLOW_BYTES else b""
+        pieces = () if whole else _pieces(change, parts)
+        messages = chain((Shipment(change, bit, sizes, whole),), pieces, after)
+        small = sum(sizes) + self._line.unread <= PIECE_BYTES
         if small and self._pump is None:
             self._write(*messages)
             return

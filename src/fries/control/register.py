@@ -21,11 +21,15 @@ class Register:
     """Written by the control thread, read by anyone."""
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
-        self._whole = {change.number: change for change in changes}
+        self._whole: dict[int, Change] = {}
         self._past: list[Summary] = []
         self._updates: Counter[str] = Counter()
         """By operator, updates by past changes that have happened."""
+        self._requested: Counter[str] = Counter()
+        """By operator, updates by all changes but those that are closed and never happened."""
         self._lock = threading.Lock()
+        for change in changes:
+            self.add(change)
 
     def __contains__(self, number: int) -> bool:
         return number in self._whole
@@ -44,6 +48,7 @@ class Register:
         """A change is requested."""
         with self._lock:
             self._whole[change.number] = change
+            self._requested.update(change.order.targets)
 
     def close(self, number: int) -> None:
         """A change is over and no longer matters: keep its history only."""
@@ -52,6 +57,8 @@ class Register:
             self._past.append(change.summary())
             if change.phase in HAPPENED:
                 self._updates.update(change.order.targets)
+            else:
+                self._requested.subtract(change.order.targets)
 
     def history(self) -> list[Summary]:
         """All changes that were ever requested, oldest first."""
@@ -74,6 +81,4 @@ class Register:
 
     def requested(self, operator: str) -> int:
         """How many updates of an operator were requested and not taken back."""
-        with self._lock:
-            whole = (change for change in self._whole.values() if not change.taken_back)
-            return self._updates[operator] + sum(operator in one.order.targets for one in whole)
+        return self._requested[operator]

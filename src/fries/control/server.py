@@ -103,6 +103,10 @@ class ControlServer:
         self._changes = Register()
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """By change that is not over, when it must be prepared."""
+        self._bits: dict[int, int] = {}
+        """By change that is being prepared or in transition, its bit of the mask."""
+        self._unsettled: set[int] = set()
+        """Changes that some worker may still be missing."""
         self._base = Base()
         self._batches = Batches(is_over)
         self._attempts = Attempts()
@@ -278,6 +282,7 @@ class ControlServer:
     def _submit(self, order: Order) -> Change:
         change = Change(self._controller.last + 1, order)
         self._changes.add(change)
+        self._unsettled.add(change.number)
         patience = order.timeout + shipping_seconds(sum(part.nbytes for part in order.buffers))
         late = self._loop.call_later(patience, self._drive, Expired(change.number))
         self._timers[change.number] = late
@@ -390,14 +395,15 @@ class ControlServer:
     def _settle(self, moment: float) -> None:
         """Note which changes no worker is missing any more."""
         for active in self._controller.changes:
-            change = self._changes[active.number]
-            if active.waiting or change.settled is not None:
+            if active.waiting or active.number not in self._unsettled:
                 continue
+            change = self._changes[active.number]
             decided = active.decision in (Decision.FREE, Decision.MADE)
             if active.phase is Phase.PREPARING and decided:
                 change.prepared()
             elif active.phase is Phase.COMMITTED and not change.order.at_boundary:
                 change.settle(moment)
+                self._unsettled.remove(change.number)
 
     def _begin(self, name: str, task: Begin) -> None:
         """A task begins. All that was committed before its batch is in the batch's base."""
@@ -461,7 +467,9 @@ class ControlServer:
         """A change has entered a phase."""
         change = self._changes[number]
         if phase is Phase.PREPARING:
-            change.bit = self._free_bit()
+            used = set(self._bits.values())
+            change.bit = next(bit for bit in BITS if bit not in used)
+            self._bits[number] = change.bit
         if phase is Phase.COMMITTED:
             change.since = self._batches.since
             self._growth.watch(change)
@@ -473,6 +481,8 @@ class ControlServer:
         """A change is over: nobody waits for it, and if it never happened nobody needs it."""
         if change.number in self._timers:
             self._timers.pop(change.number).cancel()
+        self._bits.pop(change.number, None)
+        self._unsettled.discard(change.number)
         if self._ledger is not None:
             self._ledger.end(change)
         if change.taken_back:
@@ -487,12 +497,6 @@ class ControlServer:
                 self._loop.call_soon_threadsafe(self._drive, Decided(number, problem))
 
         self._ledger.commit(number, self._batches.since, then)
-
-    def _free_bit(self) -> int:
-        """A bit that no change in transition uses; the machine sees to it that there is one."""
-        active = (self._changes[change.number] for change in self._controller.changes)
-        used = {one.bit for one in active if one.phase in (Phase.PREPARING, Phase.COMMITTED)}
-        return next(bit for bit in BITS if bit not in used)
 
     def _ship(self, worker: str, number: int, *after: Down) -> None:
         change = self._changes[number]

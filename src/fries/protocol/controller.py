@@ -159,7 +159,7 @@ class Controller(msgspec.Struct, frozen=True):
 
     def change(self, number: int) -> Change | None:
         """A change that is not over yet."""
-        return next((change for change in self.changes if change.number == number), None)
+        return next((change for change in reversed(self.changes) if change.number == number), None)
 
     @property
     def holding(self) -> bool:
@@ -207,55 +207,57 @@ class _Turn:
 
     def settle(self) -> None:
         """Carry out whatever has become possible, until nothing more is."""
-        while self._decide() or self._commit() or self._finish() or self._prepare():
+        while self._step():
             pass
         self._checkpoint()
 
-    def _decide(self) -> bool:
+    def _step(self) -> bool:
+        """Carry one change on, if one can be: that which is prepared, one that ends, a new one.
+
+        Most changes are in transition, and there is nothing to do for them.
+        """
+        preparing = finished = queued = None
+        for change in self.state.changes:
+            if change.phase is Phase.PREPARING:
+                preparing = change
+            elif change.phase is Phase.QUEUED:
+                queued = queued or change
+            elif not change.tagged and not change.waiting:
+                finished = finished or change
+        if preparing is not None and (self._decide(preparing) or self._commit(preparing)):
+            return True
+        if finished is not None:
+            self._retire(finished)
+            return True
+        return queued is not None and preparing is None and self._prepare(queued)
+
+    def _decide(self, change: Change) -> bool:
         """Ask for the log entry of a change that all have loaded, even if it is held."""
-        for change in self.state.changes:
-            loaded = change.phase is Phase.PREPARING and change.waiting <= change.late
-            if loaded and change.decision is Decision.OPEN:
-                self._put(replace(change, decision=Decision.ASKED))
-                self.out.append(Decide(change.number))
-                return True
-        return False
-
-    def _commit(self) -> bool:
-        for change in self.state.changes:
-            if change.phase is not Phase.PREPARING or change.held:
-                continue
-            loaded = change.decision is Decision.FREE and not change.waiting
-            if loaded or change.decision is Decision.MADE:
-                if self.state.guard:
-                    self._cancel_checkpoint()
-                taking_part = self._taking_part(change)
-                waiting = frozenset(
-                    worker for worker, part in taking_part if part.head or not change.tagged
-                )
-                self._move(change, Phase.COMMITTED, waiting)
-                for worker, part in taking_part:
-                    if part.head:
-                        self.out.append(Send(worker, Commit(change.number)))
-                return True
-        return False
-
-    def _finish(self) -> bool:
-        """With markers, a change is over when everyone has switched."""
-        for change in self.state.changes:
-            if change.phase is Phase.COMMITTED and not change.waiting and not change.tagged:
-                self._retire(change)
-                return True
-        return False
-
-    def _prepare(self) -> bool:
-        """Start the first queued change, unless an active one forbids it."""
-        first = next((one for one in self.state.changes if one.phase is Phase.QUEUED), None)
-        if first is None:
+        if change.decision is not Decision.OPEN or not change.waiting <= change.late:
             return False
+        self._put(replace(change, decision=Decision.ASKED))
+        self.out.append(Decide(change.number))
+        return True
+
+    def _commit(self, change: Change) -> bool:
+        loaded = change.decision is Decision.FREE and not change.waiting
+        if change.held or not (loaded or change.decision is Decision.MADE):
+            return False
+        if self.state.guard:
+            self._cancel_checkpoint()
+        taking_part = self._taking_part(change)
+        waiting = frozenset(
+            worker for worker, part in taking_part if part.head or not change.tagged
+        )
+        self._move(change, Phase.COMMITTED, waiting)
+        for worker, part in taking_part:
+            if part.head:
+                self.out.append(Send(worker, Commit(change.number)))
+        return True
+
+    def _prepare(self, first: Change) -> bool:
+        """Start the first queued change, unless one in transition forbids it."""
         active = [change for change in self.state.changes if change.phase is not Phase.QUEUED]
-        if any(change.phase is Phase.PREPARING for change in active):
-            return False
         if len(active) >= MOST_IN_TRANSITION or not all(map(first.compatible, active)):
             return False
         taking_part = self._taking_part(first)

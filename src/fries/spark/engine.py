@@ -113,6 +113,7 @@ class Engine:
         secret, address = self.server.secret, (host, self.server.address[1])
         self._session = Session(flow.name, address, secret, names, flow.audit, flow.tls)
         self.physical = _stages(flow)
+        self._crossing = _crossing(flow, self.physical)
 
     def dataframe(self) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
@@ -211,7 +212,7 @@ class Engine:
         with self.changing:
             self.rest()
             before = self._versions.current(self.server.finished)
-            new = self._checked(plan, updates)
+            new = self._checked(plan, before, updates)
             digests = {} if undoing or self._plainly_new(updates) else digests_of(updates)
             if digests and all(self._versions.has(name, one) for name, one in digests.items()):
                 raise AlreadyAppliedError(plan.targets)
@@ -223,8 +224,7 @@ class Engine:
             if not self.server.workers:
                 try_to_load(self._flow.operators, plan, package)
             versions = {name: self.server.updates_of(name) + 1 for name in plan.targets}
-            order = order_of(plan, package, versions, requested, note)
-            order = replace(order, timeout=timeout, automatic=automatic)
+            order = order_of(plan, package, versions, requested, note, timeout, automatic)
             change = self.server.request(order)
             old = {name: before[name] for name in new}
             if not digests:
@@ -315,13 +315,15 @@ class Engine:
             raise UpdateRefusedError(targets, f"change {number} is not in place")
         return applied
 
-    def _checked(self, plan: Plan, updates: Mapping[str, Revision]) -> dict[str, OperatorSpec]:
+    def _checked(
+        self, plan: Plan, current: Mapping[str, OperatorSpec], updates: Mapping[str, Revision]
+    ) -> dict[str, OperatorSpec]:
         """The new versions, which must fit whether or not an undecided change comes first."""
-        finished = self.server.finished
-        new = self._fitted(self._versions.current(finished), updates)
+        new = self._fitted(current, updates)
         if self._versions.undecided:
+            decided = self._versions.current(self.server.finished, decided_only=True)
             try:
-                without = self._fitted(self._versions.current(finished, True), updates)
+                without = self._fitted(decided, updates)
             except UpdateRefusedError:
                 without = {}
             if without != new:
@@ -343,7 +345,7 @@ class Engine:
         self, current: Mapping[str, OperatorSpec], updates: Mapping[str, Revision]
     ) -> dict[str, OperatorSpec]:
         new = {name: revised(current[name], update) for name, update in updates.items()}
-        return check_columns(tuple(current.values()), self._flow.edges, new, self._crossing())
+        return check_columns(tuple(current.values()), self._flow.edges, new, self._crossing)
 
     def _check_time(self, plan: Plan) -> None:
         """Refuse what cannot be done now."""
@@ -393,20 +395,6 @@ class Engine:
         """Close the control channel."""
         self.server.stop()
 
-    def _crossing(self) -> dict[int, pa.Schema]:
-        """Columns of the edges that stay as planned.
-
-        Spark's plan fixes those between stages and to the outputs. Behind an aggregate other
-        transactions begin, so old results may meet what follows it in its new version.
-        """
-        leaving = {edge.number for stage in self.physical.stages for edge in stage.leaving}
-        blocking = {spec.name for spec in self._flow.operators if spec.kind is Kind.AGGREGATE}
-        return {
-            edge.number: self.physical.schemas[edge.number]
-            for edge in self._flow.edges
-            if edge.number in leaving or edge.source in blocking
-        }
-
     def _entries(self, plan: Plan) -> frozenset[int]:
         """Numbers of the edges over which rows enter a component of the plan."""
         entered = {(e.source, e.target) for part in plan.components for e in part.entries}
@@ -448,6 +436,21 @@ def _stages(flow: Definition) -> PhysicalFlow:
     """The stages of a flow, without the functions: those travel once, not with every stage."""
     bare = [replace(spec, function=None, result=None) for spec in flow.operators]
     return physical(bare, flow.edges)
+
+
+def _crossing(flow: Definition, planned: PhysicalFlow) -> dict[int, pa.Schema]:
+    """Columns of the edges that stay as planned.
+
+    Spark's plan fixes those between stages and to the outputs. Behind an aggregate other
+    transactions begin, so old results may meet what follows it in its new version.
+    """
+    leaving = {edge.number for stage in planned.stages for edge in stage.leaving}
+    blocking = {spec.name for spec in flow.operators if spec.kind is Kind.AGGREGATE}
+    return {
+        edge.number: planned.schemas[edge.number]
+        for edge in flow.edges
+        if edge.number in leaving or edge.source in blocking
+    }
 
 
 def _refuse_speculation(context: SparkContext) -> None:

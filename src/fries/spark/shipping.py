@@ -60,7 +60,13 @@ def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
 
 
 def order_of(
-    plan: Plan, package: Package, versions: Mapping[str, int], requested: float, note: str
+    plan: Plan,
+    package: Package,
+    versions: Mapping[str, int],
+    requested: float,
+    note: str,
+    timeout: float,
+    automatic: bool,
 ) -> Order:
     """What the controller is asked for."""
     return Order(
@@ -70,7 +76,9 @@ def order_of(
         residue=package.residue,
         buffers=package.buffers,
         at_boundary=plan.commit is not CommitPoint.NOW,
+        timeout=timeout,
         requested=requested,
+        automatic=automatic,
         migrates=package.migrates,
         scheduler=plan.scheduler,
         components=tuple((part.members, part.heads) for part in plan.components),
