@@ -43,6 +43,7 @@ from fries.control.messages import (
     Noted,
     Piece,
     Shipment,
+    Soon,
     Stuck,
     Up,
     Welcome,
@@ -92,7 +93,9 @@ DOWNS: Final[tuple[Down, ...]] = (
     Retire(1),
     StartCheckpoint(1),
     CancelCheckpoint(1),
+    Soon(),
     Shipment(2, 0, (3, 4)),
+    Shipment(3, 1, (5,), b"whole"),
     Piece(1, 0, 0, b"abc"),
     Welcome((1,), b"definition"),
     Go((1,), (2,), (2,), (Cut(10, 2),)),
@@ -245,7 +248,7 @@ def tell_worker(body: bytes) -> str:
         message = DOWN.decode(body)
     except UNREADABLE:
         return "refused"
-    if isinstance(message, (Shipment, Piece, Welcome, Go, Noted)):
+    if isinstance(message, (Soon, Shipment, Piece, Welcome, Go, Noted)):
         return "not its"
     try:
         state, _ = LOADED.handle(Received(message))

@@ -23,6 +23,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int]] = []
+        self.payloads: dict[int, bytes] = {}
         self.parts: dict[int, list[bytes]] = {}
         self.loading = threading.Lock()
         """Held by a test that wants loading to take long."""
@@ -37,6 +38,7 @@ class FakeEngine:
     ) -> None:
         """Load, unless the payload is bad."""
         assert 0 <= bit < 63
+        self.payloads[change] = bytes(payload)
         self.parts[change] = [bytes(part) for part in parts]
         if bytes(payload) == b"bad":
             raise ImportError("no module named 'missing'")

@@ -210,7 +210,7 @@ def test_a_task_that_switched_inside_completes_only_when_that_is_noted(
         reading.set()
         assert go_on.wait(20)
 
-    asking = threading.Thread(target=lambda: site.server._ask(busy))
+    asking = threading.Thread(target=lambda: site.server._loop.ask(busy))
     asking.start()
     assert reading.wait(20)
     waits: list[bool | None] = []

@@ -21,7 +21,7 @@ from fries.control.peers import (
 )
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer
-from fries.control.wire import LARGE_BYTES, frame
+from fries.control.wire import LARGE_BYTES, SLOW_BYTES, frame
 from fries.errors import AuthenticationError, WireError
 from fries.log.pieces import PIECE_BYTES
 from fries.protocol.controller import Phase
@@ -45,6 +45,19 @@ def test_large_parts_of_a_change_travel_beside_it(server: ControlServer, join: J
     _, late = join()
     late.wait_for("load", 1)
     assert early.parts[1] == late.parts[1] == [large, b"", b"small"]
+
+
+@pytest.mark.parametrize("size", [0, 1, SLOW_BYTES, SLOW_BYTES + 1, 3 * LARGE_BYTES])
+@pytest.mark.parametrize("buffers", [(), (memoryview(b"small"),)])
+def test_functions_arrive_whole_whatever_their_size(
+    server: ControlServer, join: Join, size: int, buffers: tuple[memoryview, ...]
+) -> None:
+    _, engine = join()
+    payload = (bytes(range(256)) * (1 + size // 256))[:size]
+    change = server.request(replace(order("FM", payload=payload), buffers=buffers))
+    assert change.wait(time.monotonic() + PATIENCE)
+    assert engine.payloads[1] == payload
+    assert engine.parts[1] == list(map(bytes, buffers))
 
 
 def test_a_task_begins_while_a_large_change_is_on_its_way(
@@ -304,7 +317,7 @@ def test_what_all_workers_have_counted_is_added_up(server: ControlServer, join: 
 def test_a_task_that_takes_long_tells_its_counts_on_the_way(
     server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.client.COUNT_SECONDS", -1.0)
+    monkeypatch.setattr("fries.control.reports.COUNT_SECONDS", -1.0)
     client, _ = join()
     client.begin(0, 0, 0)
     client.count("FM", 3, 2, 0.5)

@@ -371,7 +371,7 @@ class DeafController:
 def test_rows_do_not_wait_for_a_controller_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fries.control.client.COUNT_SECONDS", -1.0)
+    monkeypatch.setattr("fries.control.reports.COUNT_SECONDS", -1.0)
     deaf = DeafController()
     client = ControlClient(deaf.address, SECRET, "fraud", FakeEngine())
     client.begin(0, 0, 0)

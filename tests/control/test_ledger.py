@@ -283,7 +283,7 @@ def test_a_worker_that_needs_much_more_memory_since_a_change_is_told_of_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = [0]
-    monkeypatch.setattr("fries.control.client.memory_used", lambda: memory[0])
+    monkeypatch.setattr("fries.control.reports.memory_used", lambda: memory[0])
     client, _ = site.join()
     client.begin(0, 0, 0)
     change = site.change(client)

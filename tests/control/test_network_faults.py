@@ -160,7 +160,7 @@ class Network:
 
 @pytest.fixture
 def network(server: ControlServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setattr(client_module, "COUNT_SECONDS", -1.0)  # every count is told at once
+    monkeypatch.setattr("fries.control.reports.COUNT_SECONDS", -1.0)  # every count is told at once
     made = Network(server, monkeypatch)
     yield made
     made.close()

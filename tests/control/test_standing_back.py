@@ -8,12 +8,30 @@ from dataclasses import replace
 
 import pytest
 
+from fries.control.client import ControlClient
+from fries.control.messages import Down, Ended
 from fries.control.seal import Opener
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, SLOW_BYTES
 from fries.errors import ProtocolError
+from fries.protocol.controller import Phase
 from fries.protocol.worker import WorkerEvent
 from tests.control.fakes import PATIENCE, Join, order, until
+
+
+def when_waiting(
+    client: ControlClient, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Do something as soon as the thread of the rows waits."""
+    wait, rows = client._state.wait, threading.current_thread()
+    left = [act]
+
+    def act_first(seconds: float | None = None) -> bool:
+        if left and threading.current_thread() is rows:
+            left.pop()()
+        return wait(seconds)
+
+    monkeypatch.setattr(client._state, "wait", act_first)
 
 
 def test_rows_give_way_until_a_change_is_loaded_and_committed(
@@ -24,15 +42,68 @@ def test_rows_give_way_until_a_change_is_loaded_and_committed(
     client.begin(0, 0, 0)
     server.request(order("FM"))
     until(lambda: client.hurried)
-    wait_for = client._state.wait_for
-
-    def load_now(condition: Callable[[], bool], seconds: float) -> bool:
-        engine.loading.release()
-        return wait_for(condition, seconds)
-
-    monkeypatch.setattr(client._state, "wait_for", load_now)
+    when_waiting(client, monkeypatch, engine.loading.release)
     client.poll()
     assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_rows_give_way_before_a_change_comes(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver makes it ready meanwhile."""
+    monkeypatch.setattr("fries.control.client.GIVE_WAY_SECONDS", PATIENCE)
+    client, engine = join()
+    client.begin(0, 0, 0)
+    server.announce()
+    until(lambda: client.pressed)
+    assert client.hurried
+    when_waiting(client, monkeypatch, lambda: server.request(order("FM")))
+    client.poll()
+    assert engine.told == [("load", 1), ("switch", 1)], "in one poll"
+    assert not client.pressed
+
+
+def test_what_is_about_to_come_overtakes_a_large_change(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.peers.pause_after", lambda _: PATIENCE)
+    client, _ = join()
+    client.begin(0, 0, 0)
+    large = (memoryview(bytes(2 * LARGE_BYTES)),)
+    change = server.request(replace(order("FM"), buffers=large))
+    assert not client.pressed
+    server.announce()
+    until(lambda: client.pressed)
+    assert change.phase is Phase.PREPARING
+
+
+def test_rows_go_on_if_the_change_does_not_come(server: ControlServer, join: Join) -> None:
+    """It was refused."""
+    client, engine = join()
+    client.begin(0, 0, 0)
+    server.announce()
+    until(lambda: client.pressed)
+    client.poll()
+    assert not client.pressed
+    change = server.request(order("FM"))
+    until(lambda: change.settled is not None, client)
+    assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_a_worker_without_a_task_is_not_told_that_a_change_is_about_to_come(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, _ = join()
+    idle, _ = join()
+    busy.begin(0, 0, 0)
+    idle.begin(0, 0, 1)
+    idle.ended(Ended(0, 0, 1, {}))
+    until(lambda: server._batches.running(idle.name) == 0)
+    told: list[Down] = []
+    monkeypatch.setattr(server._peers[idle.name], "send", told.append)
+    server.announce()
+    until(lambda: busy.pressed)
+    assert told == []
 
 
 def test_rows_go_on_if_loading_a_change_takes_long(server: ControlServer, join: Join) -> None:

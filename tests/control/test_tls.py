@@ -62,7 +62,7 @@ def test_threads_that_read_and_write_at_once_over_tls(
     server: ControlServer, tls: Tls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counters go up while pieces come down: OpenSSL's object must not be used by both."""
-    monkeypatch.setattr("fries.control.client.COUNT_SECONDS", -1.0)
+    monkeypatch.setattr("fries.control.reports.COUNT_SECONDS", -1.0)
     client, engine = join(server, tls)
     client.begin(0, 0, 0)
     change = server.request(replace(order("FM"), buffers=(memoryview(bytes(10 * LARGE_BYTES)),)))

@@ -26,7 +26,6 @@ from fries.control.messages import (
     DOWN,
     ENCODER,
     Begin,
-    Counted,
     Counts,
     Down,
     Ended,
@@ -36,11 +35,12 @@ from fries.control.messages import (
     Noted,
     Piece,
     Shipment,
+    Soon,
     Stuck,
     Up,
     Welcome,
 )
-from fries.control.reports import clipped, divided, memory_used, told
+from fries.control.reports import Tally, clipped, told
 from fries.control.tls import Tls
 from fries.control.wire import rooms
 from fries.errors import OperatorError, WireError
@@ -63,9 +63,8 @@ LOAD_SECONDS: Final = 600.0
 HURRY_SECONDS: Final = 0.1
 """After news of a change, chunks are short for this long: its commit is about to come."""
 GIVE_WAY_SECONDS: Final = 0.003
-"""For so long rows stand back when a change has come: most are loaded and committed by then."""
-COUNT_SECONDS: Final = 0.25
-"""Between two reports of counters: often enough to watch, too rarely to cost anything."""
+"""For so long rows stand back when a change is about to come, and once more when it has come: most
+are loaded and committed by then."""
 STUCK_SECONDS: Final = 1.0
 """A function that has not returned for so long is told of, again and again."""
 ABANDON_SECONDS: Final = 10.0
@@ -116,9 +115,8 @@ class ControlClient:
         self._due: list[Switch | Drop] = []
         self._adopted: set[int] = set()
         """Changes that have taken effect here, whether in transition or in the base."""
-        self._counts: dict[str, Counts] = {}
-        """By operator, what it has done since it was last told. Only the data thread's."""
-        self._counted = time.monotonic()
+        self._tally = Tally()
+        """Only the data thread's."""
         self._batch = 0
         self._call: tuple[str, int, float] | None = None
         """The function that runs now: its operator, its change, and when it was called."""
@@ -231,17 +229,14 @@ class ControlClient:
 
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Note what an operator has done, and tell it now and then."""
-        more = Counts(taken, given, seconds)
-        self._counts[operator] = self._counts.get(operator, Counts()) + more
-        if time.monotonic() - self._counted > COUNT_SECONDS:
+        self._tally.add(operator, Counts(taken, given, seconds))
+        if self._tally.due:
             self._tell_counts()
 
     def _tell_counts(self) -> None:
-        counts, self._counts = self._counts, {}
-        self._counted = time.monotonic()
         with suppress(WireError):
-            for some in divided(counts):
-                self._say(Counted(some, memory_used()))
+            for report in self._tally.take():
+                self._say(report)
 
     def poll(self) -> None:
         """Between two chunks: take up what has arrived, and wait for a few milliseconds at most.
@@ -260,15 +255,21 @@ class ControlClient:
                 self._state.release()
 
     def _give_way(self) -> None:
-        """Let a change that has just come be loaded, and its commit be heard of, before rows.
+        """Let a change be made ready and loaded, and its commit be heard of, before rows.
 
         They would take every other moment of the interpreter from it, and a core from whoever
         else is needed: it would take longer than this pause does.
         """
-        if self._way_until:
-            left = self._way_until - time.monotonic()
-            self._state.wait_for(lambda: self._due or self._broken, max(0.0, left))
-            self._way_until = 0.0
+        while not (self._due or self._broken):
+            if (left := self._way_until - time.monotonic()) <= 0:
+                break
+            self._state.wait(left)  # what comes meanwhile may take some more time
+        self._way_until = 0.0
+
+    def _stand_back(self) -> None:
+        """Have rows give way, and look often."""
+        self._hurry()
+        self._way_until = time.monotonic() + GIVE_WAY_SECONDS
 
     def _define(self, definition: bytes, skipped: dict[str, int]) -> None:
         try:
@@ -299,8 +300,7 @@ class ControlClient:
     def _may_go(self) -> bool:
         """Whether the answer has come and every change in it has taken effect here."""
         self._apply_due()
-        go = self._go
-        if go is None:
+        if (go := self._go) is None:
             return False
         for change in (*go.base, *go.committed):
             if change in self._failed:
@@ -366,8 +366,7 @@ class ControlClient:
             self._break(f"change {self._at_work} was aborted, and its loading does not end")
 
     def _tell_if_stuck(self) -> None:
-        call = self._call
-        if call is None:
+        if (call := self._call) is None:
             return
         operator, change, began = call
         seconds = time.monotonic() - began
@@ -401,6 +400,8 @@ class ControlClient:
             case Shipment(change, _, sizes, whole):
                 self._shipments[change] = message
                 self._parts[change] = (memoryview(whole),) if whole else rooms(sizes)
+            case Soon():
+                self._stand_back()
             case Piece(change, part, start, data):
                 if self._parts[change]:
                     self._parts[change][part][start : start + len(data)] = data
@@ -425,8 +426,7 @@ class ControlClient:
         for instruction in instructions:
             match instruction:
                 case Load(change, _):
-                    self._hurry()
-                    self._way_until = time.monotonic() + GIVE_WAY_SECONDS
+                    self._stand_back()
                     self._loads.append(self._shipments[change])
                 case Switch() | Drop():
                     self._due.append(instruction)

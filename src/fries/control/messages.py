@@ -33,6 +33,10 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     worker: str
 
 
+class Soon(msgspec.Struct, frozen=True, tag=True):
+    """A change is about to come: rows may stand back while the driver makes it ready."""
+
+
 class Shipment(msgspec.Struct, frozen=True, tag=True):
     """Announces the new functions of a change; comes before the change is prepared.
 
@@ -172,6 +176,7 @@ Down: TypeAlias = (
     | Retire
     | StartCheckpoint
     | CancelCheckpoint
+    | Soon
     | Shipment
     | Piece
     | Welcome

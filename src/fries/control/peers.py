@@ -4,9 +4,9 @@ What a change ships is sent in pieces with pauses between them, because a model 
 written at once would take the cores from the rows for a second, on the driver and in every
 worker. Nobody waits for it: it is loaded beside the data path. Only a worker that joins gets what
 it begins with as fast as it can take it: it has no rows yet. What a task waits for (``Go``,
-``Noted``) overtakes the pieces; everything else keeps its order. A worker that takes nothing for a
-long time, or lets too much pile up, loses its connection, so that its messages do not fill the
-driver.
+``Noted``), and what is of use only now (``Soon``), overtakes the pieces; everything else keeps its
+order. A worker that takes nothing for a long time, or lets too much pile up, loses its connection,
+so that its messages do not fill the driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Final
 
 from fries.control.door import Line
-from fries.control.messages import Down, Go, Noted, Piece, Shipment, Welcome
+from fries.control.messages import Down, Go, Noted, Piece, Shipment, Soon, Welcome
 from fries.control.wire import SLOW_BYTES
 from fries.log.pieces import PIECE_BYTES
 
@@ -50,7 +50,7 @@ class Peer:
 
     def send(self, message: Down) -> None:
         """Send a message: at once, or in its turn."""
-        if self._pump is None or isinstance(message, (Go, Noted)):
+        if self._pump is None or isinstance(message, (Go, Noted, Soon)):
             self._write(message)
         else:
             self._waiting.append(iter((message,)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import traceback
 from collections.abc import Iterator
 from itertools import islice
@@ -16,13 +17,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from fries.control.messages import UP, Hello, Up
+from fries.control.messages import UP, Counted, Counts, Hello, Up
 from fries.errors import WireError
 
 MOST_CHARACTERS: Final = 1 << 17
 """Of one text: with four bytes for each it fits into a message, with room for the rest."""
 MOST_ENTRIES: Final = 1_000
 """Of one table, by names of operators: with names of a few hundred characters it fits, too."""
+COUNT_SECONDS: Final = 0.25
+"""Between two reports of counters: often enough to watch, too rarely to cost anything."""
 MOST_NAME: Final = 512
 """Characters of a worker's name, which is kept and shown."""
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -51,6 +54,29 @@ def memory_used() -> int:
     except (OSError, IndexError):
         return 0
     return int(resident) * PAGE_BYTES
+
+
+class Tally:
+    """What the operators of a worker have done since it last told; for one thread alone."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counts] = {}
+        self._told = time.monotonic()
+
+    def add(self, operator: str, more: Counts) -> None:
+        """Note what an operator has done."""
+        self._counts[operator] = self._counts.get(operator, Counts()) + more
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to tell."""
+        return time.monotonic() - self._told > COUNT_SECONDS
+
+    def take(self) -> list[Counted]:
+        """What is to be told now."""
+        counts, self._counts = self._counts, {}
+        self._told = time.monotonic()
+        return [Counted(some, memory_used()) for some in divided(counts)]
 
 
 def divided(table: dict[str, Value], most: int = MOST_ENTRIES) -> Iterator[dict[str, Value]]:

@@ -10,12 +10,9 @@ worker that does not answer makes a change fail after its timeout, and the job g
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +23,7 @@ from fries.control.changes import Change, Order, Summary
 from fries.control.door import Door, Line
 from fries.control.growth import Growth
 from fries.control.ledger import Ledger
+from fries.control.loop import LoopThread
 from fries.control.messages import (
     ANY_BATCH,
     Begin,
@@ -37,6 +35,7 @@ from fries.control.messages import (
     Go,
     Hello,
     Noted,
+    Soon,
     Stuck,
     Up,
     Welcome,
@@ -66,8 +65,6 @@ from fries.protocol.controller import (
 )
 from fries.protocol.messages import Part, Prepare, Switched
 
-ANSWER_SECONDS: Final = 30.0
-"""Until a caller gives up on an event loop that has stopped in this moment."""
 MOST_FAILURES: Final = 200
 """Failures on live rows that are kept: one is enough to take a change back."""
 MOST_COUNTERS: Final = 100_000
@@ -76,7 +73,6 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
-Answer = TypeVar("Answer")
 
 
 class ControlServer:
@@ -118,16 +114,12 @@ class ControlServer:
         """By worker, the function that has not returned for a while."""
         self.counters: dict[str, Counts] = {}
         """By operator, what all tasks together have reported so far."""
-        self._started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._serve, name=f"fries-{flow}", daemon=True)
+        self._loop = LoopThread(f"fries-{flow}", self._open, self._close)
 
     def start(self) -> None:
         """Listen on a free port; :attr:`address` is known afterwards."""
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._thread.start()
         try:
-            self._started.result()
+            self._loop.start()
         except OSError as error:
             raise WireError(
                 f"the controller cannot listen on {self.address[0]}: {error}"
@@ -135,9 +127,7 @@ class ControlServer:
 
     def stop(self) -> None:
         """Close every connection and end the thread; once is enough."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
+        self._loop.stop()
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -173,13 +163,19 @@ class ControlServer:
         """How many updates of an operator were requested and not taken back."""
         return self._changes.requested(operator)
 
+    def announce(self) -> None:
+        """A change is about to be requested: tell the workers that compute."""
+
+        def tell() -> None:
+            for name in self._peers:
+                if self._batches.running(name):
+                    self._tell(name, Soon())
+
+        self._loop.ask(tell)
+
     def request(self, order: Order) -> Change:
         """Begin a change. Call it from any thread; the answer is its handle."""
-        if not self._thread.is_alive():
-            raise WireError(
-                "the controller does not run: it was not started yet, or it was stopped"
-            )
-        return self._ask(lambda: self._submit(order))
+        return self._loop.ask(lambda: self._submit(order))
 
     def cut(self) -> None:
         """The query begins anew: whatever its next task belongs to is a new batch.
@@ -187,7 +183,7 @@ class ControlServer:
         What waits for a boundary is committed now, for a new worker may still be loading it
         when its first task begins.
         """
-        self._ask(self._forget_batch)
+        self._loop.ask(self._forget_batch)
 
     def rest(self, finished: float) -> None:
         """Batches up to a number are finished: if that is all, what is committed is done.
@@ -200,7 +196,7 @@ class ControlServer:
             if self._batches.rest(finished):
                 self._drain()
 
-        self._ask(drain)
+        self._loop.ask(drain)
 
     def restore(self, ledger: Ledger, changes: list[Change], last: int, finished: int) -> None:
         """Go on where an earlier driver has left off; before any worker joins."""
@@ -216,7 +212,7 @@ class ControlServer:
                     self._changes.close(change.number)
             self._forget_functions()
 
-        self._ask(take_over)
+        self._loop.ask(take_over)
 
     def revoke(self, first: int, reason: str) -> bool:
         """Take a change and all later ones back, with the batch in which they took effect.
@@ -225,7 +221,7 @@ class ControlServer:
         ``False`` if a batch with the change is committed: then it has happened. Workers have made
         it part of what they begin with, so they begin anew.
         """
-        return self._ask(lambda: self._revoke(first, reason))
+        return self._loop.ask(lambda: self._revoke(first, reason))
 
     def _revoke(self, first: int, reason: str) -> bool:
         later = [c for c in self._changes.whole if c.number >= first and not c.taken_back]
@@ -250,28 +246,12 @@ class ControlServer:
             if change.over and self._ledger is not None:
                 self._ledger.end(change)
 
-        self._ask(record)
+        self._loop.ask(record)
 
     def flush(self) -> None:
         """Wait until the log knows how every change has ended; raises if that cannot be."""
         if self._ledger is not None:
             self._ledger.flush()
-
-    def _ask(self, what: Callable[[], Answer]) -> Answer:
-        """Let the event loop do something, and wait for it; it never takes long."""
-        answer: Future[Answer] = Future()
-
-        def do() -> None:
-            try:
-                answer.set_result(what())
-            except Exception as error:
-                answer.set_exception(error)
-
-        try:
-            self._loop.call_soon_threadsafe(do)
-            return answer.result(ANSWER_SECONDS)
-        except (RuntimeError, TimeoutError) as error:
-            raise WireError("the controller has stopped") from error
 
     def _forget_batch(self) -> None:
         self._batches.cut()
@@ -284,7 +264,7 @@ class ControlServer:
         self._changes.add(change)
         self._unsettled.add(change.number)
         patience = order.timeout + shipping_seconds(sum(part.nbytes for part in order.buffers))
-        late = self._loop.call_later(patience, self._drive, Expired(change.number))
+        late = self._loop.later(patience, lambda: self._drive(Expired(change.number)))
         self._timers[change.number] = late
         if self._ledger is not None:
             self._ledger.intend(change.number, order)
@@ -293,19 +273,10 @@ class ControlServer:
         self._drive(Requested(parts, order.footprint, True, order.at_boundary, durable))
         return change
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._main())
-        except OSError as error:
-            self._started.set_exception(error)
-        finally:
-            self._loop.close()
-
-    async def _main(self) -> None:
+    async def _open(self) -> None:
         self.address = await self._door.open(self.address[0])
-        self._started.set_result(None)
-        await self._stopping.wait()
+
+    async def _close(self) -> None:
         self._door.close()
         for peer in self._peers.values():
             peer.close()
@@ -318,8 +289,6 @@ class ControlServer:
             change.abandon(change.number in decided)
         if self._ledger is not None:
             self._ledger.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.wait(others, timeout=1.0) if others else None
 
     async def _attend(self, first: Up, line: Line) -> None:
         """Listen to a worker for as long as it lives."""
@@ -493,8 +462,8 @@ class ControlServer:
         assert self._ledger is not None
 
         def then(problem: str) -> None:
-            with suppress(RuntimeError):  # the loop has ended: the log tells the next driver
-                self._loop.call_soon_threadsafe(self._drive, Decided(number, problem))
+            # if the loop has ended, the log tells the next driver
+            self._loop.tell(lambda: self._drive(Decided(number, problem)))
 
         self._ledger.commit(number, self._batches.since, then)
 

@@ -211,6 +211,8 @@ class Engine:
         """
         with self.changing:
             self.rest()
+            if plan.commit is CommitPoint.NOW and self.server.workers:
+                self.server.announce()
             before = self._versions.current(self.server.finished)
             new = self._checked(plan, before, updates)
             digests = {} if undoing or self._plainly_new(updates) else digests_of(updates)
