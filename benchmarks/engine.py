@@ -24,7 +24,7 @@ from benchmarks.states import TOTALS, Size, state_size
 from benchmarks.throughput import SIZES, Rate, keyed, stateless
 
 OUT: Final = Path("out")
-PARTS: Final = ("throughput", "states", "memory", "model", "delays")
+PARTS: Final = ("memory", "throughput", "states", "model", "delays")
 
 
 def main() -> None:
@@ -37,6 +37,10 @@ def main() -> None:
     console = Console(width=110)
     spark = session()
     record: dict[str, Any] = {}
+    if "memory" in chosen:  # before the workers have done anything else
+        peaks = memory(spark)
+        record["memory"] = [asdict(peak) for peak in peaks]
+        console.print(_memory_table(peaks))
     if "throughput" in chosen:
         rates = {"stateless": stateless(spark)}
         for rows, batches in SIZES:
@@ -48,10 +52,6 @@ def main() -> None:
         sizes = [state_size(spark, keys) for keys in TOTALS]
         record["states"] = [asdict(size) for size in sizes]
         console.print(_sizes_table(sizes))
-    if "memory" in chosen:
-        peaks = memory(spark)
-        record["memory"] = [asdict(peak) for peak in peaks]
-        console.print(_memory_table(peaks))
     if "model" in chosen:
         swapped = swap(spark)
         record["model"] = asdict(swapped)
