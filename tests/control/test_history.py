@@ -168,10 +168,12 @@ def test_a_restored_history_is_small_at_once(site: Site) -> None:
     for number in range(5):
         site.change(client)
         batch(client, number)
+    site.change(client, order("FM", payload=b"bad"))
     server = site.restart(finished=5)
-    assert [one.number for one in server.history()] == [1, 2, 3, 4, 5]
+    assert [one.number for one in server.history()] == [1, 2, 3, 4, 5, 6]
     assert [one.number for one in server.committed_changes()] == [4, 5]
     assert server.updates() == {"FM": 5}
+    assert server.updates_of("FM") == 5
 
 
 def test_what_was_replaced_for_good_cannot_be_taken_back(driver: Driver) -> None:

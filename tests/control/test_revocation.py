@@ -59,6 +59,7 @@ def test_a_change_that_a_replayed_batch_began_with_is_taken_back_too(site: Site)
     phases = [change.phase]
     assert site.server.revoke(1, "it raised again")
     assert [*phases, change.phase] == [Phase.DONE, Phase.ROLLED_BACK]
+    assert site.server.updates_of("FM") == 0
     site.server.cut()
     late, engine = fresh_worker(site)
     assert late.begin(5, 0, 0) == Go((), ())

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fries.control.client import ControlClient
+from fries.control.client import GIVE_WAY_SECONDS, ControlClient
 from fries.control.messages import Down, Ended
 from fries.control.seal import Opener
 from fries.control.server import ControlServer
@@ -56,7 +56,6 @@ def test_rows_give_way_before_a_change_comes(
     client.begin(0, 0, 0)
     server.announce()
     until(lambda: client.pressed)
-    assert client.hurried
     when_waiting(client, monkeypatch, lambda: server.request(order("FM")))
     client.poll()
     assert engine.told == [("load", 1), ("switch", 1)], "in one poll"
@@ -88,6 +87,27 @@ def test_rows_go_on_if_the_change_does_not_come(server: ControlServer, join: Joi
     change = server.request(order("FM"))
     until(lambda: change.settled is not None, client)
     assert engine.told == [("load", 1), ("switch", 1)]
+
+
+def test_rows_do_not_stand_back_for_ever(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody tries again and again, and is refused."""
+    client, _ = join()
+    client.begin(0, 0, 0)
+    server.announce()
+    until(lambda: client.pressed)
+    wait = client._state.wait
+
+    def once_more(seconds: float | None = None) -> bool:
+        assert seconds is not None
+        assert seconds <= 2 * GIVE_WAY_SECONDS
+        client._way_until += PATIENCE
+        return wait(seconds)
+
+    monkeypatch.setattr(client._state, "wait", once_more)
+    client.poll()
+    assert not client.pressed
 
 
 def test_a_worker_without_a_task_is_not_told_that_a_change_is_about_to_come(

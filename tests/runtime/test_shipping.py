@@ -141,6 +141,15 @@ def test_a_version_arrives_as_it_was_sent(
     assert left == Shipped({}, {"F": abs})
 
 
+def test_a_function_keeps_its_style_where_the_code_has_another_one() -> None:
+    """A driver that comes later has newer code; the function is still one of rows."""
+    row = OperatorSpec("F", Kind.MAP, SCHEMA, adding(1))
+    package = packed(Shipped({"F": row}), {"F": row})
+    newer = replace(row, function=adding(2), style=Style.PANDAS)
+    arrived = Shipped.of(pickle.loads(package.payload), {"F": newer})
+    assert arrived.operators["F"].style is Style.ROW
+
+
 def test_columns_stay_at_home() -> None:
     column = pa.schema([("a column with a long name", pa.int64())])
     spec = OperatorSpec("F", Kind.MAP, column, abs, takes=column)

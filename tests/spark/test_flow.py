@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fries.control.server import ControlServer
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
@@ -206,8 +207,15 @@ def test_an_audit_must_be_asked_for(spark: SparkSession, flow: Flow) -> None:
 
 
 def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch(
-    spark: SparkSession, flow: Flow, tmp_path: Path
+    spark: SparkSession, flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    announce, announced = ControlServer.announce, list[str]()
+
+    def noted(server: ControlServer) -> None:
+        announced.append(server.flow)
+        announce(server)
+
+    monkeypatch.setattr(ControlServer, "announce", noted)
     rows = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
     frame = chain(flow, rows.selectExpr("value AS id", "-1L AS a", "-1L AS b"), 0.001)
     query = (
@@ -224,6 +232,7 @@ def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch
         second = flow.reconfigure({"A": set_a(2), "B": set_b(2)}, "mini_batch")
         until(lambda: second.state == "done")
         assert second.delay is not None
+        assert announced == [flow.name], "workers hear of it in advance only if it is for now"
         done = newest(query)
         until(lambda: newest(query) > done + 1)
     finally:

@@ -370,6 +370,15 @@ def test_changes_of_an_unknown_flow_are_refused() -> None:
         Log(files, SHAPE)
 
 
+def test_a_log_of_another_version_is_refused_and_left_as_it_was() -> None:
+    files = whole_log()
+    older = {name: MAGIC[:6] + b"\x01" + data[7:] for name, data in files.contents.items()}
+    files = MemoryFiles(older)
+    with pytest.raises(LogError, match=r"unknown flow \(.*this version of Fries\); restore it"):
+        Log(files, SHAPE)
+    assert files.contents == older
+
+
 def test_a_torn_first_record_is_written_again() -> None:
     files = MemoryFiles({"00000000.flow": b"torn"})
     commit(Log(files, SHAPE), 1)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from fries.control.greeting import connect
 from fries.control.messages import (
     ANY_BATCH,
@@ -162,7 +164,7 @@ class ControlClient:
 
     @property
     def pressed(self) -> bool:
-        """Whether a change waits for the next poll: to be loaded undisturbed, or to be used."""
+        """Whether a change waits for the next poll: to come and be loaded, or to be used."""
         return bool(self._way_until or self._due)
 
     def close(self) -> None:
@@ -215,17 +217,12 @@ class ControlClient:
 
     def failed(self, change: int, error: OperatorError) -> None:
         """A version of an operator failed: tell whoever can take it back, if anyone listens."""
+        texts = (clipped(text, MOST_TEXT) for text in (error.problem, error.row, error.story))
+        self._tell_failed(Failed(self._batch, error.operator, change, *texts))
+
+    def _tell_failed(self, failure: Failed) -> None:
         with suppress(WireError):
-            self._say(
-                Failed(
-                    self._batch,
-                    error.operator,
-                    change,
-                    clipped(error.problem, MOST_TEXT),
-                    clipped(error.row, MOST_TEXT),
-                    clipped(error.story, MOST_TEXT),
-                )
-            )
+            self._say(failure)
 
     def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
         """Note what an operator has done, and tell it now and then."""
@@ -260,10 +257,11 @@ class ControlClient:
         They would take every other moment of the interpreter from it, and a core from whoever
         else is needed: it would take longer than this pause does.
         """
-        while not (self._due or self._broken):
-            if (left := self._way_until - time.monotonic()) <= 0:
-                break
-            self._state.wait(left)  # what comes meanwhile may take some more time
+        most = time.monotonic() + 2 * GIVE_WAY_SECONDS
+        left = min(self._way_until, most) - time.monotonic()
+        while left > 0 and not (self._due or self._broken):
+            self._state.wait(left)  # the change that was announced may come meanwhile
+            left = min(self._way_until, most) - time.monotonic()
         self._way_until = 0.0
 
     def _stand_back(self) -> None:
@@ -275,8 +273,8 @@ class ControlClient:
         try:
             self._engine.define(definition, skipped)
         except BaseException as error:  # the user's code may raise anything, even SystemExit
-            story = traceback.format_exc()
-            raise WireError(f"the flow's functions cannot be loaded here:\n{story}") from error
+            problem = f"the flow's functions cannot be loaded here:\n{traceback.format_exc()}"
+            raise WireError(problem) from error
 
     def _adopt(self, base: tuple[int, ...]) -> None:
         """A new worker starts with the base: loaded here and now, before anything else."""
@@ -294,8 +292,7 @@ class ControlClient:
     def _tell_unloadable(self, change: int, story: str) -> None:
         """A change that others could load makes every task fail here: it must be taken back."""
         problem = f"change {change} cannot be loaded in worker {self.name}"
-        with suppress(WireError):
-            self._say(Failed(ANY_BATCH, "", change, problem, "", clipped(story, MOST_TEXT)))
+        self._tell_failed(Failed(ANY_BATCH, "", change, problem, "", clipped(story, MOST_TEXT)))
 
     def _may_go(self) -> bool:
         """Whether the answer has come and every change in it has taken effect here."""
@@ -398,7 +395,7 @@ class ControlClient:
     def _receive(self, message: Down) -> None:
         match message:
             case Shipment(change, _, sizes, whole):
-                self._shipments[change] = message
+                self._shipments[change] = replace(message, whole=b"")
                 self._parts[change] = (memoryview(whole),) if whole else rooms(sizes)
             case Soon():
                 self._stand_back()

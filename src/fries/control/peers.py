@@ -58,8 +58,8 @@ class Peer:
     def ship(self, change: int, bit: int, parts: Sequence[memoryview], *after: Down) -> None:
         """Send what a change ships, and what comes after it.
 
-        In one go if it is small, so that the worker wakes up once. Else nothing is copied but the
-        piece at hand.
+        In one go if it is small, so that the worker wakes up once. Of what is large, nothing is
+        copied but the piece at hand.
         """
         sizes = tuple(part.nbytes for part in parts)
         whole = bytes(parts[0]) if len(parts) == 1 and sizes[0] <= SLOW_BYTES else b""

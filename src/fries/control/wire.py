@@ -31,8 +31,8 @@ change would wait in vain for a lost machine for a quarter of an hour, and so wo
 LARGE_BYTES: Final = 1 << 20
 """Frames larger than this are not collected piece by piece."""
 SLOW_BYTES: Final = 1 << 16
-"""Rows do not wait while a frame larger than this is opened; small ones take no time, and functions
-that fit into one are not sent in pieces."""
+"""Rows do not wait while a frame larger than this is opened; small ones take no time. Functions
+that are not larger are not sent in pieces."""
 _LENGTH: Final = struct.Struct("!I")
 
 

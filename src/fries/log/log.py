@@ -170,8 +170,12 @@ class Log:
         for logged in known:
             if story := logged.loss(newest):
                 raise LogError(f"the log in {self._files.place} is damaged ({story}); restore it")
-        if founded is None and newest:
-            raise LogError(f"the log in {self._files.place} has changes of an unknown flow")
+        if founded is None and any(logged.number for logged in known):
+            stories = [story for logged in known for story in logged.damage.values()]
+            raise LogError(
+                f"the log in {self._files.place} has changes of an unknown flow"
+                + (f" ({stories[0]}); restore it" if stories else "")
+            )
 
     def _mend(self, founded: Founded) -> None:
         """Make sure that what a crash has cut short does not look like damage later."""

@@ -18,7 +18,7 @@ from fries.runtime.spec import Function, OperatorSpec, Style
 Version: TypeAlias = (
     "tuple[Function | None, Function | None, str, pa.Schema | None, pa.Schema | None]"
 )
-"""Function, result, style; the columns that it gives and gets where they are not as built."""
+"""Function, result, style; the columns that it gives and gets, ``None`` if they are as built."""
 Table: TypeAlias = "Mapping[str, Function | None]"
 """By operator."""
 Bare: TypeAlias = "tuple[dict[str, Version], Table, frozenset[int], Table]"

@@ -213,8 +213,11 @@ class Engine:
             self.rest()
             if plan.commit is CommitPoint.NOW and self.server.workers:
                 self.server.announce()
+            undecided = self._versions.undecided
             before = self._versions.current(self.server.finished)
-            new = self._checked(plan, before, updates)
+            new = self._fitted(before, updates)
+            if undecided:
+                self._check_alone(plan, updates, new)
             digests = {} if undoing or self._plainly_new(updates) else digests_of(updates)
             if digests and all(self._versions.has(name, one) for name, one in digests.items()):
                 raise AlreadyAppliedError(plan.targets)
@@ -317,23 +320,20 @@ class Engine:
             raise UpdateRefusedError(targets, f"change {number} is not in place")
         return applied
 
-    def _checked(
-        self, plan: Plan, current: Mapping[str, OperatorSpec], updates: Mapping[str, Revision]
-    ) -> dict[str, OperatorSpec]:
-        """The new versions, which must fit whether or not an undecided change comes first."""
-        new = self._fitted(current, updates)
-        if self._versions.undecided:
-            decided = self._versions.current(self.server.finished, decided_only=True)
-            try:
-                without = self._fitted(decided, updates)
-            except UpdateRefusedError:
-                without = {}
-            if without != new:
-                raise UpdateRefusedError(
-                    ", ".join(plan.targets),
-                    "it builds on a change that is not committed yet; wait for that one first",
-                )
-        return new
+    def _check_alone(
+        self, plan: Plan, updates: Mapping[str, Revision], new: Mapping[str, OperatorSpec]
+    ) -> None:
+        """New versions must fit whether or not an undecided change comes first."""
+        decided = self._versions.current(self.server.finished, decided_only=True)
+        try:
+            without = self._fitted(decided, updates)
+        except UpdateRefusedError:
+            without = {}
+        if without != new:
+            raise UpdateRefusedError(
+                ", ".join(plan.targets),
+                "it builds on a change that is not committed yet; wait for that one first",
+            )
 
     def _plainly_new(self, updates: Mapping[str, Revision]) -> bool:
         """Whether some update is unlike what its operator has, as far as one can see at once."""

@@ -89,13 +89,13 @@ def _applied(
 ) -> Applied:
     try:
         bare = pickle.loads(change.order.payload, buffers=change.order.buffers)
+        shipped = Shipped.of(bare, built)
     except Exception as error:
         raise LogError(
             f"the functions of change {change.number} ({_names(change.order.targets)}) cannot be "
             f"loaded from the log: {error!r}; make their modules importable again, or start the "
             "flow with the functions in its code and replace_functions=True"
         ) from error
-    shipped = Shipped.of(bare, built)
     before = {name: current[name] for name in shipped.operators}
     return Applied(change, shipped.operators, before, shipped.migrations, shipped.inverses, {})
 
