@@ -30,6 +30,9 @@ from fries.flow import Flow
 ROWS: Final = 5_000_000
 ROUNDS: Final = 24
 """Of the stateless flow and plain Spark, in turns; the best of each counts."""
+REST_SECONDS: Final = 0.3
+"""Between two of them: Spark collects garbage in its Python workers after each task, which takes
+plain workers some 100 ms; that must not fall into the next run, which is always the other's."""
 SIZES: Final = ((20_000, 4), (100_000, 2))
 """Rows in a batch, as many keys, and how many batches with a state per key."""
 MORE: Final = 8
@@ -72,6 +75,7 @@ def stateless(spark: SparkSession) -> list[Rate]:
     times: dict[str, list[float]] = {"plain": [], "flow": []}
     for _ in range(ROUNDS):
         for name, frame in (("plain", plain), ("flow", hosted)):
+            time.sleep(REST_SECONDS)
             start = time.perf_counter()
             drain(frame)
             times[name].append(time.perf_counter() - start)

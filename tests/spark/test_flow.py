@@ -27,7 +27,7 @@ from fries.errors import (
     UpdateRefusedError,
 )
 from fries.flow import Flow
-from fries.spark.engine import is_over
+from fries.spark.engine import jobs_over
 from fries.updates import Update
 
 PATIENCE = 60.0
@@ -423,11 +423,12 @@ def test_actions_on_one_flow_are_batches_of_their_own(spark: SparkSession, flow:
     until(lambda: runs(flow))
     actions = spark._jsparkSession.sharedState().statusStore().executionsList()
     batch = -1 - actions.last().executionId()
-    assert not is_over(spark.sparkContext, batch)
+    is_over = jobs_over(spark.sparkContext)
+    assert not is_over(batch)
     change = flow.reconfigure({"A": set_a(1)})
     assert change.wait(PATIENCE)
     running.rows()
-    assert is_over(spark.sparkContext, batch)
+    assert is_over(batch)
     assert change.state == "committed"
     assert {row.a for row in frame.collect()} == {1}
     assert change.state == "done"

@@ -6,9 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -105,7 +104,7 @@ class Engine:
         use_own_python(context)
         definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
-        ask = partial(is_over, context)
+        ask = jobs_over(context)
         self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls, ask)
         """The controller."""
         self.server.start()
@@ -464,11 +463,14 @@ def _refuse_speculation(context: SparkContext) -> None:
         )
 
 
-def is_over(context: SparkContext, batch: int) -> bool:
-    """Whether a batch job is over: Spark forgets an action before its caller goes on."""
+def jobs_over(context: SparkContext) -> Callable[[int], bool]:
+    """Tells whether a batch job is over: Spark forgets an action before its caller goes on.
+
+    To find Spark's object takes seven round trips to Java, to ask it one.
+    """
     assert context._jvm is not None
     actions = context._jvm.org.apache.spark.sql.execution.SQLExecution
-    return actions.getQueryExecution(action_of(batch)) is None
+    return lambda batch: actions.getQueryExecution(action_of(batch)) is None
 
 
 def _addresses(context: SparkContext) -> tuple[str, str]:

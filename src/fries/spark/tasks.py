@@ -176,7 +176,10 @@ class SourceStage:
             if len(self.feed) > 1:
                 mine = rows.filter(pc.equal(rows[EDGE], pa.scalar(edge.number, pa.int32())))
             arrays = [mine.column(source_column(edge, name, self.feed)) for name in schema.names]
-            cast = [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)]
+            cast = [
+                array if array.type == field.type else array.cast(field.type)
+                for array, field in zip(arrays, schema, strict=True)
+            ]
             yield edge.number, task.fresh(pa.RecordBatch.from_arrays(cast, schema=schema))
 
 
