@@ -466,7 +466,7 @@ def _refuse_speculation(context: SparkContext) -> None:
 def jobs_over(context: SparkContext) -> Callable[[int], bool]:
     """Tells whether a batch job is over: Spark forgets an action before its caller goes on.
 
-    To find Spark's object takes seven round trips to Java, to ask it one.
+    To find Spark's object takes several round trips to Java, to ask it one.
     """
     assert context._jvm is not None
     actions = context._jvm.org.apache.spark.sql.execution.SQLExecution
