@@ -18,6 +18,7 @@ from fries.experiments.lab import LOCAL, Lab
 from fries.experiments.page import write_page
 from fries.experiments.profiles import profile_of
 from fries.experiments.runner import Runner
+from fries.extras import require_spark
 
 
 def bench(
@@ -25,7 +26,7 @@ def bench(
         list[str] | None, typer.Argument(help=f"Some of {', '.join(EXPERIMENTS)}; or all.")
     ] = None,
     profile: Annotated[
-        str, typer.Option(help="quick (two cores, 22 minutes) or paper (a cluster).")
+        str, typer.Option(help="quick (two cores, an hour) or paper (a cluster).")
     ] = "quick",
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("docs/results"),
     data: Annotated[
@@ -44,6 +45,7 @@ def bench(
     with _clear():
         wanted = chosen(experiments or [])
         size = profile_of(profile)
+        require_spark()
         plots.require_matplotlib()
         lab = Lab(size, parts, data, console, master)
         try:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from fries.errors import FriesError
-from fries.workloads import folders, generate, tpcds
+from fries.extras import require_spark
+from fries.workloads import card_csv, folders, generate, tpcds
 from fries.workloads.payments import Payments
 
 if TYPE_CHECKING:
@@ -28,13 +29,26 @@ Folder = Annotated[Path, typer.Argument(help="Where it goes; an interrupted run 
 @app.command()
 def payments(
     folder: Folder,
-    rows: Annotated[int, typer.Option(min=1, help="How many payments.")] = PAPER_ROWS,
-    seed: Annotated[int, typer.Option(help="Another seed, other payments.")] = 0,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help=f"How many payments; {PAPER_ROWS:,} by default.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed, other payments.")] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="The real payments (card_transaction.v1.csv), instead of made-up ones."),
+    ] = None,
     master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
 ) -> None:
-    """Dataset 1: card payments with 12 attributes."""
-    with _clear(), _spark(master) as spark:
-        generate.write_payments(spark, folder, rows, Payments(seed))
+    """Dataset 1: card payments with 12 attributes, made up or real."""
+    with _clear():
+        if csv is not None:
+            if rows is not None or seed is not None:
+                raise ValueError("--csv takes all payments of the file: no --rows and no --seed")
+            count = card_csv.write_csv(csv, folder)
+            typer.echo(f"{count:,} payments of {csv.name} are in {folder}")
+            return
+        with _spark(master) as spark:
+            generate.write_payments(spark, folder, rows or PAPER_ROWS, Payments(seed or 0))
 
 
 @app.command()
@@ -62,6 +76,7 @@ def tpcds_tables(
 
 @contextmanager
 def _spark(master: str) -> Iterator[SparkSession]:
+    require_spark()
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName("fries data")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,9 +17,10 @@ from rich.console import Console
 
 from fries.errors import DatasetError, ExperimentError
 from fries.experiments.catalogue import EXPERIMENTS, chosen
-from fries.experiments.estimates import estimate, shown
+from fries.experiments.comparisons import ENOUGH
 from fries.experiments.experiment import Bench, Experiment, Part, Report, Table
 from fries.experiments.lab import Lab
+from fries.experiments.machine import UNKNOWN, commit, cpu, machine
 from fries.experiments.page import write_page
 from fries.experiments.profiles import PAPER, QUICK, Profile, profile_of
 from fries.experiments.queries import nearest
@@ -166,6 +169,73 @@ def test_the_page_has_tables_verdict_and_a_way_to_the_record(tmp_path: Path) -> 
     assert "(counting.json)" in page
 
 
+def test_the_page_names_machine_spark_commit_and_day(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    page = write_page(tmp_path / "out", QUICK, [counting.experiment]).read_text()
+    here = machine()
+    assert f"{here['cores']} cores of {here['cpu']}" in page
+    assert f"Spark {here['spark']}, Python {here['python']}" in page
+    assert f"at commit {here['commit']}" in page
+    assert f"Measured on {time.strftime('%Y-%m', time.gmtime())}" in page
+    assert "Wilcoxon-Mann-Whitney" in page
+
+
+def test_parts_of_another_commit_are_not_passed_off_as_of_this_one(tmp_path: Path) -> None:
+    counting = Counting("a", "b")
+    run(counting, tmp_path)
+    path = tmp_path / "parts/quick/counting/a.json"
+    record = json.loads(path.read_text())
+    record["machine"]["commit"] = "0123456789ab"
+    record["started"] = "2020-02-29T10:00:00Z"
+    path.write_text(json.dumps(record))
+    run(counting, tmp_path)
+    page = write_page(tmp_path / "out", QUICK, [counting.experiment]).read_text()
+    assert "commit 0123456789ab; " in page
+    assert f"at commit {machine()['commit']}." in page
+    assert "Measured on 2020-02-29 to " in page
+
+
+def test_a_record_without_a_commit_is_not_on_the_page(tmp_path: Path) -> None:
+    counting = Counting("a")
+    run(counting, tmp_path)
+    path = tmp_path / "out/quick/counting.json"
+    record = json.loads(path.read_text())
+    del record["measured"]
+    path.write_text(json.dumps(record))
+    page = write_page(tmp_path / "out", QUICK, [counting.experiment]).read_text()
+    assert "Nothing was measured yet." in page
+    assert "##" not in page
+
+
+def test_a_commit_says_when_the_code_was_changed_since(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True)
+
+    assert commit(tmp_path) == UNKNOWN, "it is no clone"
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/a.py").write_text("1")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "a")
+    commit.cache_clear()
+    clean = commit(tmp_path / "code")
+    assert len(clean) == 12
+    (tmp_path / "results.md").write_text("results do not count")
+    (tmp_path / "code/a.py").write_text("2")
+    commit.cache_clear()
+    assert commit(tmp_path / "code") == f"{clean} with changes"
+    commit.cache_clear()
+
+
+def test_the_model_of_the_processor_is_read(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: Some CPU: 3 GHz\nmodel name : Other\n")
+    assert cpu(info) == "Some CPU: 3 GHz"
+    assert cpu(tmp_path / "missing")
+
+
 def test_the_page_leaves_out_what_was_not_run(tmp_path: Path) -> None:
     page = write_page(tmp_path, QUICK, EXPERIMENTS.values()).read_text()
     assert "##" not in page
@@ -179,23 +249,10 @@ def test_data_for_the_paper_must_be_there(tmp_path: Path) -> None:
         lab.tpcds(100)
 
 
-def test_an_estimate_has_a_mean_and_its_interval() -> None:
-    found = estimate([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.half == pytest.approx(4.303 / 3**0.5, abs=0.001)
-    assert estimate([1.0, 3.0] * 50).half == pytest.approx(2.04 * 1.005 / 10, abs=0.001)
-
-
-def test_one_value_has_no_interval() -> None:
-    assert str(estimate([0.5])) == "0.500"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (12345.6, "12,346"), (123.4, "123"), (12.34, "12.3"), (0.01234, "0.0123")],
-)
-def test_numbers_are_shown_with_three_digits(value: float, text: str) -> None:
-    assert shown(value) == text
+@pytest.mark.parametrize("profile", [QUICK, PAPER], ids=lambda profile: profile.name)
+def test_delays_are_compared_with_enough_measurements(profile: Profile) -> None:
+    assert profile.requests >= ENOUGH
+    assert profile.repeats >= 5, "with four, the rank test cannot find anything among several"
 
 
 def test_experiments_are_chosen_by_name_in_the_papers_order() -> None:
@@ -219,6 +276,17 @@ def test_parts_have_names_of_their_own_and_take_time() -> None:
             parts = experiment.parts(profile)
             assert len({part.name for part in parts}) == len(parts)
             assert all(part.seconds > 0 for part in parts)
+
+
+def test_the_quick_profile_takes_about_an_hour_by_what_its_parts_say() -> None:
+    """As the help and the documentation say."""
+    parts = {
+        part.place(experiment.name): part.seconds
+        for experiment in EXPERIMENTS.values()
+        for part in experiment.parts(QUICK)
+    }
+    assert 45 < sum(parts.values()) / 60 < 75
+    assert max(parts.values()) < 300, "an interruption costs minutes"
 
 
 def test_the_nearest_targets_upstream_are_seen_through_unions() -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from fries import Flow
 from fries.errors import ExperimentError
 from fries.experiments import invalid, surge, sweeps
 from fries.experiments.curves import Curve, counted, windowed
 from fries.experiments.experiment import Experiment, Report
-from fries.experiments.inference import CAPACITY, Costly, scaled
+from fries.experiments.inference import CAPACITY, Costly, Running, scaled
 from fries.experiments.lab import Lab
 from fries.experiments.profiles import QUICK
 from fries.experiments.schedule import BEGIN, Pace, Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RISING = Schedule([(0, 10), (2, 100)])
 CAPACITIES = {"user_lstm": 1_000.0, "user_lstm_small": 3_000.0, "user_tree": 5_000.0}
@@ -133,14 +139,16 @@ def test_a_curve_from_a_moment_on() -> None:
     assert (list(curve.seconds), list(curve.values)) == ([2.0, 3.0], [None, 4.0])
 
 
-def made_up_surge(scheduler: str) -> dict[str, Any]:
+def made_up_surge(scheduler: str, number: int = 1) -> dict[str, Any]:
+    """Runs of a scheduler differ a little, so that a median and an interval can be told."""
+    off = 0.01 * number
     height = {"none": 9.0, "fries": 2.0, "epoch": 4.0, "mini_batch": 3.0, "restart": 5.0}
-    delays = {"none": [], "fries": [0.02, 0.03], "restart": [6.0, None]}
+    delays = {"none": [], "fries": [0.02 + off, 0.03], "restart": [6.0 + off, None]}
     return {
         "seconds": [0.0, 299.0, 300.0, 301.0],  # what came before the first request is left out
-        "values": [99.0, 1.0, height[scheduler], None],
-        "requested": [],
-        "delays": delays.get(scheduler, [2.0, 3.0]),
+        "values": [99.0, 1.0 + off, height[scheduler] + off, None],
+        "requested": [] if scheduler == "none" else [100.0, 290.0],
+        "delays": delays.get(scheduler, [2.0 + off, 3.0]),
         "rates": [[0.0, 625.0], [15.0, 1_250.0], [30.0, 5_625.0]],
         "limit": 7_500,
         "rows": 900,
@@ -149,8 +157,12 @@ def made_up_surge(scheduler: str) -> dict[str, Any]:
     }
 
 
-def made_up_invalid(scheduler: str) -> dict[str, Any]:
-    count = {"none": 800.0, "epoch": 500.0, "fries": 200.0}[scheduler]
+def made_up_surges() -> dict[str, Any]:
+    return named(surge.EXPERIMENT, made_up_surge)
+
+
+def made_up_invalid(scheduler: str, number: int = 1) -> dict[str, Any]:
+    count = {"none": 800.0, "epoch": 500.0, "fries": 200.0}[scheduler] + number
     return {
         "seconds": [0.0, 1.0],
         "values": [0.0, count],
@@ -164,9 +176,20 @@ def made_up_invalid(scheduler: str) -> dict[str, Any]:
     }
 
 
+def named(experiment: Experiment, make: Callable[[str, int], dict[str, Any]]) -> dict[str, Any]:
+    """Made-up findings of all runs, by the names of their parts."""
+    names = [part.name for part in experiment.parts(QUICK)][1:]
+    runs = [(name, *name.rsplit("-", 1)) for name in names]
+    return {name: make(scheduler, int(number)) for name, scheduler, number in runs}
+
+
 def made_up_sweep(slow: float) -> dict[str, Any]:
+    many = [n / 30 for n in range(30)]
     return {
-        "delays_ms": {"fries": [20.0, 30.0], "epoch": [500.0 * slow, 700.0 * slow]},
+        "delays_ms": {
+            "fries": [20.0 + n for n in many],
+            "epoch": [slow * (500.0 + 100 * n) for n in many],
+        },
         "rate": 300.0,
         "cost_ms": 1.0,
         "batch_seconds": 1.5,
@@ -178,35 +201,125 @@ def reported(experiment: Experiment, found: dict[str, Any]) -> Report:
     """The report; its figure can be drawn, and no part is missing."""
     assert [part.name for part in experiment.parts(QUICK)] == [CAPACITY, *found]
     report = experiment.report(QUICK, {CAPACITY: CAPACITIES, **found})
-    assert experiment.figure is not None
-    assert experiment.figure(report).axes[0].get_legend() is not None
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
     return report
 
 
-def test_report_on_the_surge() -> None:
-    found = {name: made_up_surge(name) for name in surge.SCHEDULERS}
-    report = reported(surge.EXPERIMENT, found)
-    assert "Fries applied the first change soonest (0.0200 s)" in report.verdict
-    assert "Too slow for its rate on this machine: user_tree." in report.verdict
-    latency, capacities = report.tables
+def drawn(experiment: Experiment, report: Report) -> Figure:
+    """The figure; no legend lies over data."""
+    pytest.importorskip("matplotlib")
+    assert experiment.figure is not None
+    figure = experiment.figure(report)
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    return figure
+
+
+def test_requests_of_the_surge_come_at_the_same_seconds_whatever_the_scheduler() -> None:
+    runs = [surge.moments(number, 0.1) for number in range(1, 9)]
+    assert runs == [surge.moments(number, 0.1) for number in range(1, 9)]
+    assert len({first for first, _ in runs}) == 8, "another time in each run"
+    assert all(4.0 <= first < 5.5 and 14.0 <= second < 15.5 for first, second in runs)
+
+
+def test_a_surge_of_which_fries_is_the_best_in_everything() -> None:
+    verdict = reported(surge.EXPERIMENT, made_up_surges()).verdict
+    best = "Fries is lower than epoch, lower than mini-batch, lower than restart."
+    assert f"Delay of the first change: {best}" in verdict
+    assert f"Area under the latency curve from then on: {best}" in verdict
+    assert "The paper's order, Fries below epochs in both, was found." in verdict
+    assert "had not ended when their run did: restart 5." in verdict
+    assert "Too slow for its rate on this machine: user_tree." in verdict
+    assert "Other settings gave another order" in verdict
+    assert "epoch 0.92 and mini-batch 0.92 in one trial" in verdict
+
+
+def test_a_surge_that_cannot_be_told_apart_is_not_as_in_the_paper() -> None:
+    found = made_up_surges()
+    for number in range(1, 6):
+        found[f"epoch-{number}"]["values"] = found[f"fries-{number}"]["values"]
+    verdict = reported(surge.EXPERIMENT, found).verdict
+    assert "Fries is not distinguishable from epoch, lower than mini-batch" in verdict
+    assert "in both, was NOT found." in verdict
+
+
+def test_a_surge_in_which_fries_is_late_is_not_as_in_the_paper() -> None:
+    found = made_up_surges()
+    for number in range(1, 6):
+        found[f"fries-{number}"]["delays"][0] = 3.0 + number
+    verdict = reported(surge.EXPERIMENT, found).verdict
+    assert "first change: Fries is higher than epoch, higher than mini-batch" in verdict
+    assert "in both, was NOT found." in verdict
+
+
+def test_a_change_that_ends_after_its_run_is_told() -> None:
+    found = made_up_surges()
+    found["epoch-2"]["delays"][1] = 11.5  # asked for at 290, and the run ends at 301
+    verdict = reported(surge.EXPERIMENT, found).verdict
+    assert "had not ended when their run did: epoch 1, restart 5." in verdict
+
+
+def test_a_change_that_had_not_ended_took_the_rest_of_its_run_at_least() -> None:
+    latency, _, capacities = reported(surge.EXPERIMENT, made_up_surges()).tables
     by_name = {row[0]: row for row in latency.rows}
-    assert by_name["restart"][6:] == ["6.00, not ended", "5.00", "5.00", "2.29", "90%", "0"]
+    assert by_name["restart"][4] == "11.0 [11.0, 11.0]"
+    assert by_name["no reconfiguration"][2:5] == ["1", "-", "-"]
+    assert by_name["Fries"][2] == "5"
     assert capacities.rows[2][-1] == "no: 89% of it"
-    found["fries"]["delays"][0] = 3.0
-    assert "another scheduler" in reported(surge.EXPERIMENT, found).verdict
+
+
+def test_gaps_of_the_surge_are_gaps_and_runs_are_lines() -> None:
+    figure = drawn(surge.EXPERIMENT, reported(surge.EXPERIMENT, made_up_surges()))
+    assert "latency" in figure.get_suptitle()
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    assert list(panels)[1] == "Fries (5 runs)"
+    curves = [line for line in panels["epoch (5 runs)"].lines if np.size(line.get_xdata()) == 4]
+    assert len(curves) == 5
+    assert all(np.isnan(np.asarray(line.get_ydata())[-1]) for line in curves)
+
+
+def test_a_request_that_comes_late_is_an_error() -> None:
+    class Still:
+        """A flow whose query runs."""
+
+        name = "W1"
+        query = None
+
+    run = Running(cast(Flow, Still()), Path(), time.time() - 10)
+    with pytest.raises(ExperimentError, match=r"request of second 5\.0 would come 5\.\d s late"):
+        run.change_at(5.0, lambda state, row: (state, row), "fries")
 
 
 def test_report_on_invalid_rows() -> None:
-    found = {name: made_up_invalid(name) for name in invalid.SCHEDULERS}
-    report = reported(invalid.EXPERIMENT, found)
-    assert "no reconfiguration > epoch > Fries" in report.verdict
-    assert "2.5 times as many" in report.verdict
+    report = reported(invalid.EXPERIMENT, named(invalid.EXPERIMENT, made_up_invalid))
+    assert (
+        "share of invalid rows is lower than that with epochs (as in the paper): 0.404 ["
+        in report.verdict
+    )
+    assert "Without a change it was higher than in any other run." in report.verdict
+    assert "2,111 and 2,237 in another" in report.verdict
     none, epoch, fries = report.tables[0].rows
     assert (none[3], epoch[3], fries[3]) == ("83%", "49%", "18%")
-    assert fries[5:] == ["200", "20%", "5.00", "0.400", "0"]
-    found["fries"]["values"] = [0.0, 600.0]
-    assert "The order is not" in reported(invalid.EXPERIMENT, found).verdict
+    assert fries[5:9] == ["5", "203 [201, 205]", "20.3 [20.1, 20.5]", "5.00"]
+    figure = drawn(invalid.EXPERIMENT, report)
+    assert len(figure.axes[0].lines) == 11, "one without a change, and five by each scheduler"
+
+
+def test_invalid_rows_that_are_no_fewer_are_told() -> None:
+    found = named(invalid.EXPERIMENT, made_up_invalid)
+    for number in range(1, 6):
+        found[f"fries-{number}"]["values"] = [0.0, 500.0 + number]
+    verdict = reported(invalid.EXPERIMENT, found).verdict
+    assert "is not distinguishable from that with epochs (in the paper it is lower)" in verdict
+    found["epoch-3"]["values"] = [0.0, 900.0]
+    verdict = reported(invalid.EXPERIMENT, found).verdict
+    assert "NOT below the run without a change in every run: epoch." in verdict
+
+
+def test_the_last_version_of_a_run_comes_before_its_end() -> None:
+    shifts = [invalid.shifted(number, 0.1) for number in range(1, 30)]
+    assert len(set(shifts)) == 29
+    last = (invalid.CHANGES[-1] * 50 + 20) * 0.1
+    assert all(last + shift < 30 for shift in shifts)
 
 
 @pytest.mark.parametrize("experiment", [sweeps.BY_RATE, sweeps.BY_COST])
@@ -214,5 +327,22 @@ def test_report_on_a_sweep(experiment: Experiment) -> None:
     names = [part.name for part in experiment.parts(QUICK)][1:]
     found = {name: made_up_sweep(slow) for slow, name in enumerate(names, 1)}
     report = reported(experiment, found)
-    assert "The delay of Fries is less than that of epochs (24.0 times less" in report.verdict
-    assert "grows 3.00 times, more than that of Fries" in report.verdict
+    assert "The delay of Fries is lower than that of epochs in all 3 rows." in report.verdict
+    assert "the delay of epoch is 3.00 [" in report.verdict
+    assert "the delay of Fries is 1.00 [" in report.verdict
+    assert "grows, and so it does here" in report.verdict
+    figure = drawn(experiment, report)
+    low, _ = figure.axes[0].get_ylim()
+    assert low < 20
+
+
+@pytest.mark.parametrize("experiment", [sweeps.BY_RATE, sweeps.BY_COST])
+def test_a_sweep_that_does_not_grow_is_not_the_papers(experiment: Experiment) -> None:
+    names = [part.name for part in experiment.parts(QUICK)][1:]
+    found = {name: made_up_sweep(0.03) for name in names}
+    verdict = reported(experiment, found).verdict
+    assert (
+        "The delay of Fries is lower than that of epochs in 0 of 3 rows; higher than it in 3"
+        in verdict
+    )
+    assert "which was NOT found here" in verdict

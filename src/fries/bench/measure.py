@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from fries.errors import SimulationError
@@ -113,6 +114,7 @@ def delays(
     return Delays(name, _in_turn(setup, plan, first, gap, scale.requests))
 
 
+@lru_cache(maxsize=64)
 def steady_delay(name: str, rate: float, cost: float, scale: Scale, seed: int) -> Delays:
     """The delay of W1's FD after a while at one rate and cost; one request, as in the paper."""
     setup = workloads.w1_steady(scale, seed, rate=rate, cost=cost)
@@ -120,6 +122,7 @@ def steady_delay(name: str, rate: float, cost: float, scale: Scale, seed: int) -
     return Delays(name, _at_moments(setup, plan, [WARM_UP["W1"] * scale.time]))
 
 
+@lru_cache(maxsize=64)
 def surge(name: str, scale: Scale, seed: int) -> Surge:
     """Latency over time while the rate rises twice and the model is made cheaper twice."""
     batches = BATCH * scale.time if name == "mini_batch" else None
@@ -138,6 +141,7 @@ def surge(name: str, scale: Scale, seed: int) -> Surge:
     return Surge(name, tuple(seconds), tuple(latency), moments if made else (), made)
 
 
+@lru_cache(maxsize=64)
 def invalid(name: str, scale: Scale, seed: int) -> Invalid:
     """Count the tuples whose version (by birth) is not the version of the FD they meet."""
     period, end = VERSION_PERIOD * scale.time, round(VERSIONS_END * scale.time)

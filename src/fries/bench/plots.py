@@ -27,6 +27,8 @@ LABELS: Final = {
     "mini_batch": "mini-batch",
     "restart": "restart",
     "fries": "Fries",
+    "fries_unpruned": "unpruned",
+    "naive": "naive",
 }
 LOOKS: Final = {
     "none": ("0.45", "-"),
@@ -34,6 +36,7 @@ LOOKS: Final = {
     "mini_batch": ("tab:blue", "--"),
     "restart": ("tab:orange", ":"),
     "fries": ("tab:green", "-"),
+    "fries_unpruned": ("tab:purple", "--"),
 }
 """Colour and line of each scheduler, the same in all figures."""
 

@@ -8,6 +8,7 @@ micro-batch and broadcasts it anew (:mod:`fries.spark.polled`).
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,28 +18,34 @@ from typing import TYPE_CHECKING, Final, Protocol
 from fries import Flow
 from fries.errors import ExperimentError
 from fries.experiments.chain import steady
-from fries.experiments.estimates import estimate, shown
+from fries.experiments.comparisons import Comparison, compare
+from fries.experiments.estimates import estimate
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
+from fries.experiments.figures import Panel, draw_rows
 from fries.experiments.lab import write_whole
 from fries.experiments.profiles import Profile
 from fries.experiments.queries import LOOK, PATIENCE
 from fries.experiments.watched import Watched, delays, uses
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 COST: Final = 0.001
 """Seconds that the row function sleeps per row."""
-ROWS: Final = 3_000
-"""Of a micro-batch: with two tasks it takes nearly two seconds."""
+ROWS: Final = 1_000
+"""Of a micro-batch: with two tasks it takes more than half a second."""
 TASKS: Final = 2
-WARM: Final = 3
-"""Micro-batches before the first change; all but the first tell how fast rows go through."""
+WARM: Final = 16
+"""Micro-batches before the first change: all but the first few tell how fast rows go through."""
+SKIPPED: Final = 4
+"""That few: workers start and import."""
 DDL: Final = "value long, version long"
 FRIES: Final = "Fries"
 RESTART: Final = "stop and restart"
+POLLED: Final = "polled broadcast"
 
 
 class Way(Protocol):
@@ -133,7 +140,7 @@ WAYS: Final[dict[str, Callable[[Bench], Way]]] = {
     FRIES: partial(ByFlow, "fries"),
     "Fries, mini_batch": partial(ByFlow, "mini_batch"),
     RESTART: ByRestart,
-    "polled broadcast": ByPolling,
+    POLLED: ByPolling,
 }
 
 
@@ -153,7 +160,7 @@ def _swallow(frame: DataFrame) -> None:
 
 def parts(profile: Profile) -> list[Part]:
     """A part for each way."""
-    seconds = 8.0 + 3.0 * (WARM + 1) + 3.0 * profile.apart
+    seconds = 6.0 + 0.8 * WARM + 1.7 * profile.requests
     return [Part(_name(way), seconds, partial(measured, way), TASKS) for way in WAYS]
 
 
@@ -167,22 +174,25 @@ def measured(name: str, bench: Bench) -> Found:
     way = WAYS[name](bench)
     try:
         _until(lambda: len(_seconds(way)) >= WARM, way)
-        usual = _seconds(way)[1:]
-        batch = sum(usual) / len(usual)
+        usual = _seconds(way)[SKIPPED:]
         asked: dict[int, float] = {}
-        for version in range(1, bench.profile.apart + 1):
-            time.sleep(moments.uniform(0.0, batch))
+        during: list[int] = []
+        for version in range(1, bench.profile.requests + 1):
+            time.sleep(moments.random() * statistics.median(usual))
+            during.append(_last(way) + 1)
             asked[version] = time.time()
             way.ask(version)
+            # each request has a micro-batch of its own, and nobody uses an older version after it
             _until(lambda: version in uses(bench.folder), way)  # noqa: B023 - used at once
-        time.sleep(batch)  # so that whoever still used an old version would be seen
+            _until(lambda: _last(way) > during[-1], way)
     finally:
         way.stop()
     found = delays(asked, uses(bench.folder), until_new=name == RESTART)
     return {
         "delays_ms": [round(1e3 * one, 3) for one in found],
-        "batch_seconds": round(batch, 3),
-        "rows_per_second": round(ROWS / batch, 1),
+        "during": during,
+        "batch_seconds": round(statistics.median(usual), 3),
+        "rows_per_second": [round(ROWS / one, 1) for one in usual],
     }
 
 
@@ -194,6 +204,14 @@ def _seconds(way: Way) -> list[float]:
         for one in progress
         if "addBatch" in one["durationMs"]
     ]
+
+
+def _last(way: Way) -> int:
+    """Number of the last micro-batch that has ended."""
+    progress = way.query.lastProgress
+    if progress is None:
+        return -1
+    return int(progress["batchId"]) - (0 if "addBatch" in progress["durationMs"] else 1)
 
 
 def _until(condition: Callable[[], object], way: Way) -> None:
@@ -212,39 +230,57 @@ def _until(condition: Callable[[], object], way: Way) -> None:
 def report(profile: Profile, found: Mapping[str, Found]) -> Report:
     """All ways beside each other."""
     by_way = {way: found[_name(way)] for way in WAYS}
-    means = {way: estimate(one["delays_ms"]).mean for way, one in by_way.items()}
-    best = max(means[FRIES], 1e-3)
+    ours = by_way[FRIES]["delays_ms"]
+    compared = compare({way: (ours, by_way[way]["delays_ms"]) for way in WAYS if way != FRIES})
     rows = [
         [
-            way, str(estimate(one["delays_ms"])), shown(means[way] / best),
-            f"{one['rows_per_second']:,.0f}", f"{one['batch_seconds']:.1f}",
+            way, str(estimate(one["delays_ms"])), str(compared[way]) if way in compared else "",
+            str(estimate(one["rows_per_second"])), f"{one['batch_seconds']:.1f}",
         ]
         for way, one in by_way.items()
     ]  # fmt: skip
-    columns = ("way", "delay (ms, mean ± 95 %)", "times Fries", "rows/s", "batch (s)")
+    columns = ("way", "delay (ms)", "Fries against it", "rows/s", "batch (s)")
+    panel = Panel(
+        f"{ROWS:,} rows of {1e3 * COST:g} ms",
+        list(WAYS),
+        {"fries": [estimate(one["delays_ms"]) for one in by_way.values()]},
+    )
     return Report(
-        [Table("Until no row is processed by the old version", columns, rows)],
-        _verdict(means, by_way),
+        [Table("Until no row is processed by the old version, median [95 %]", columns, rows)],
+        _verdict(compared, by_way),
         f"{ROWS:,} rows in a micro-batch, of which each takes {1e3 * COST:g} ms of sleep, in "
-        f"{TASKS} tasks on one machine; {profile.apart} changes each. On a cluster a restart "
-        "also has to load models and tables again, and micro-batches are often longer. By the "
-        "log of the row function itself; for a restart until the first row by the new version.",
+        f"{TASKS} tasks on one machine; {profile.requests} changes each, at random moments of "
+        "micro-batches of their own; rows per second are those of the micro-batches before the "
+        "first change. On a cluster a restart also has to load models and tables again, and "
+        "micro-batches are often longer. By the log of the row function itself: 0 if no row was "
+        "under way when the request came; for a restart "
+        f"until the first row by the new version.",
+        {"panels": [panel.kept()]},
     )
 
 
-def _verdict(means: Mapping[str, float], found: Mapping[str, Found]) -> str:
-    others = ", ".join(
-        f"{way} {shown(mean / max(means[FRIES], 1e-3))} times" for way, mean in means.items()
-        if way != FRIES
-    )  # fmt: skip
-    least = min(mean for way, mean in means.items() if way != FRIES)
-    who = "the fastest" if means[FRIES] < least else "NOT the fastest"
-    plain = max(found[RESTART]["rows_per_second"], found["polled broadcast"]["rows_per_second"])
-    rate = found[FRIES]["rows_per_second"] / plain
+def _verdict(compared: Mapping[str, Comparison], found: Mapping[str, Found]) -> str:
+    others = " ".join(_beside(way, one) for way, one in compared.items())
+    rates = {way: one["rows_per_second"] for way, one in found.items()}
+    plain = [*rates[RESTART], *rates[POLLED]]
+    (rate,) = compare({"": (rates[FRIES], plain)}).values()
     return (
-        f"Fries is {who}: {shown(means[FRIES])} ms; the others take, as multiples of it, {others}. "
-        f"Its rows go through at {rate:.0%} of the rate of plain Spark."
+        f"Fries takes {estimate(found[FRIES]['delays_ms'])} ms. {others} Its rows go through at "
+        f"{rate.times} times the rate of plain Spark ({rate.verdict})."
     )
+
+
+def _beside(way: str, one: Comparison) -> str:
+    if one.verdict == "not distinguishable":
+        return f"It is not distinguishable from {way}."
+    return f"It is {one.verdict} than {way} ({one.times} times)."
+
+
+def figure(report: Report) -> Figure:
+    """The delay of each way."""
+    panels = [Panel.of(one) for one in report.data["panels"]]
+    title = "Until no row is processed by the old version (measured)"
+    return draw_rows(title, "delay (ms)", panels, legend=False)
 
 
 EXPERIMENT: Final = Experiment(
@@ -253,4 +289,5 @@ EXPERIMENT: Final = Experiment(
     "section 3.1, and what Spark's users do",
     parts,
     report,
+    figure,
 )

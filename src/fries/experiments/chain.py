@@ -7,26 +7,30 @@ left of a delay is what Fries adds.
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fries import Flow
-from fries.experiments.queries import PATIENCE, batch_seconds, settle, until
+from fries.experiments.queries import (
+    PATIENCE,
+    alone,
+    batch_seconds,
+    last_batch,
+    last_seconds,
+    settle,
+    until,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from fries import Reconfiguration
-
-GAP: Final = 0.3
-"""Seconds between two changes by Fries, at most: many happen in one micro-batch."""
-CHEAP: Final = 15
-"""Changes by Fries, at least: each takes milliseconds."""
 
 
 class Paced:
@@ -89,60 +93,64 @@ def steady(spark: SparkSession, rows: int, partitions: int) -> DataFrame:
 
 @dataclass(frozen=True)
 class Timed:
-    """A change and how long its caller was kept by asking for it."""
+    """A change, how long its caller was kept by asking for it, and when."""
 
     change: Reconfiguration
     asking: float
+    during: int
+    """Number of the micro-batch in which it was requested."""
 
 
-def delays(chain: Chain, spark: SparkSession, place: Path, apart: int) -> dict[str, Any]:
-    """What changes of a running chain take by both schedulers, and what the audit says.
+def delays(
+    chain: Chain, spark: SparkSession, place: Path, soon: int, late: int = 0
+) -> dict[str, Any]:
+    """What so many changes of a running chain take, by Fries and at a boundary; and the audit.
 
-    Changes at a boundary come first: one that overlaps with a change that Fries has made in the
-    same micro-batch would wait for the boundary after the next.
+    Both take turns, each change in a micro-batch of its own.
     """
     flow = Flow("chain", audit=place / "audit")
     frame = chain.build(flow, spark)
     writer = frame.writeStream.format("noop").outputMode("append")
     flow.start(writer.option("checkpointLocation", str(place / "checkpoint")))
     try:
-        until(lambda: len(batch_seconds(flow)) > 1, flow)
-        moments = random.Random(chain.operators)
-        batch = batch_seconds(flow)[-1]
-        late = _fire(chain, flow, "mini_batch", [moments.uniform(0, batch) for _ in range(apart)])
-        many = max(CHEAP, apart)
-        soon = _fire(
-            chain, flow, "fries", [moments.uniform(0, GAP) for _ in range(many)], len(late)
-        )
-        workers = len(flow.workers)
+        until(lambda: len(batch_seconds(flow)) > 2, flow)
+        chance = random.Random(chain.operators)
+        wanted = ["fries"] * soon + ["mini_batch"] * late
+        chance.shuffle(wanted)
+        made = [
+            _changed(chain, flow, scheduler, number, chance)
+            for number, scheduler in enumerate(wanted, 1)
+        ]
+        workers, batches = len(flow.workers), batch_seconds(flow)
         settle(flow)
     finally:
         flow.stop()
     verdict = flow.audit()
+    by = {
+        name: [one for one, scheduler in zip(made, wanted, strict=True) if scheduler == name]
+        for name in ("fries", "mini_batch")
+    }
     return {
-        "fries": _milliseconds(soon, lambda one: one.change.delay),
-        "mini_batch": _milliseconds(late, lambda one: one.change.delay),
-        "asking": _milliseconds(soon, lambda one: one.asking),
-        "switching": _milliseconds(soon, lambda one: one.change.switch_delay),
-        "batch_seconds": round(batch, 3),
+        **{name: _milliseconds(some, lambda one: one.change.delay) for name, some in by.items()},
+        "asking": _milliseconds(by["fries"], lambda one: one.asking),
+        "switching": _milliseconds(by["fries"], lambda one: one.change.switch_delay),
+        "during": [one.during for one in made],
+        "batch_seconds": round(statistics.median(batches), 3),
         "processes": workers,
-        "longest_path": soon[0].change.plan.longest_path,
+        "longest_path": by["fries"][0].change.plan.longest_path,
         "transactions": verdict.transactions,
         "mixed": verdict.mixed,
     }
 
 
-def _fire(
-    chain: Chain, flow: Flow, scheduler: str, pauses: Sequence[float], before: int = 0
-) -> list[Timed]:
-    """Changes one after the other, each after a pause."""
-    made = []
-    for number, pause in enumerate(pauses, before + 1):
-        time.sleep(pause)
-        began = time.perf_counter()
-        change = flow.reconfigure(chain.update(number), scheduler, PATIENCE)
-        made.append(Timed(change, time.perf_counter() - began))
-        until(lambda: change.delay is not None, flow)  # noqa: B023 - used at once
+def _changed(chain: Chain, flow: Flow, scheduler: str, number: int, chance: random.Random) -> Timed:
+    """A change at a random moment of a micro-batch, once it is done."""
+    time.sleep(chance.random() * last_seconds(flow))
+    during = last_batch(flow) + 1
+    began = time.perf_counter()
+    change = flow.reconfigure(chain.update(number), scheduler, PATIENCE)
+    made = Timed(change, time.perf_counter() - began, during)
+    alone(flow, change, during)
     return made
 
 

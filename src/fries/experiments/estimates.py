@@ -1,44 +1,67 @@
-"""Means of a few measurements, with their 95 % confidence intervals."""
+"""Medians of measurements, with their 95 % bootstrap intervals."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-STUDENT: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""97.5 % quantiles of Student's distribution for 1 to 30 degrees of freedom."""
-BEYOND: Final = 2.04
-"""For more degrees of freedom: a little too wide, never too narrow."""
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES: Final = 4_000
+"""Enough that the ends of an interval hardly move when it is drawn again."""
+SEED: Final = 20_260
+"""The same measurements give the same interval, whoever writes the page."""
+LEAST: Final = 1e-3
+"""What a median counts as at least where others are divided by it: there are delays of 0."""
+ENDS: Final = (2.5, 97.5)
+"""Percentiles of a 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and half the width of its interval; ``None`` where one value gives none."""
+    """A value and its 95 % interval; no interval where it comes from one measurement."""
 
-    mean: float
-    half: float | None
+    value: float
+    low: float | None
+    high: float | None
     count: int
 
     def __str__(self) -> str:
-        mean = shown(self.mean)
-        return mean if self.half is None else f"{mean} ± {shown(self.half)}"
+        value = shown(self.value)
+        if self.low is None or self.high is None:
+            return value
+        return f"{value} [{shown(self.low)}, {shown(self.high)}]"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of at least one value."""
-    count = len(values)
+    """The median of at least one value."""
+    middle = float(np.median(values))
+    if len(values) == 1:
+        return Estimate(middle, None, None, 1)
+    low, high = np.percentile(resampled_medians(values), ENDS)
+    return Estimate(middle, float(low), float(high), len(values))
+
+
+def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
+    """How many times as large the median of some values is as that of others."""
+    middle = float(np.median(values)) / max(LEAST, float(np.median(others)))
+    count = min(len(values), len(others))
     if count == 1:
-        return Estimate(values[0], None, 1)
-    quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else BEYOND
-    half = quantile * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(statistics.fmean(values), half, count)
+        return Estimate(middle, None, None, 1)
+    drawn = resampled_medians(values) / np.maximum(LEAST, resampled_medians(others, SEED + 1))
+    low, high = np.percentile(drawn, ENDS)
+    return Estimate(middle, float(low), float(high), count)
+
+
+def resampled_medians(values: Sequence[float], seed: int = SEED) -> NDArray[np.float64]:
+    """Medians of samples that are drawn from a sample, with replacement."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))  # in whatever order they were measured
+    places = np.random.default_rng(seed).integers(len(ordered), size=(RESAMPLES, len(ordered)))
+    medians: NDArray[np.float64] = np.median(ordered[places], axis=1)
+    return medians
 
 
 def shown(value: float) -> str:

@@ -2,14 +2,107 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fries.bench.plots import LABELS, LOOKS
+from fries.bench.plots import LABELS, LOOKS, require_matplotlib
 from fries.experiments.estimates import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SHOWN: Final = "median, 95 % interval"
+INCHES: Final = 0.42
+"""Height of a row."""
+
+
+class Panel(NamedTuple):
+    """Rows of a table as points with intervals."""
+
+    title: str
+    rows: Sequence[str]
+    series: Mapping[str, Sequence[Estimate | None]]
+    """By scheduler, one for each row; ``None`` where it was not measured."""
+
+    def kept(self) -> dict[str, Any]:
+        """The same as plain data, for the record."""
+        series = {
+            name: [None if one is None else asdict(one) for one in values]
+            for name, values in self.series.items()
+        }
+        return {"title": self.title, "rows": list(self.rows), "series": series}
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Panel:
+        """A panel that was kept as JSON."""
+        series = {
+            name: [None if one is None else Estimate(**one) for one in values]
+            for name, values in found["series"].items()
+        }
+        return cls(found["title"], found["rows"], series)
+
+
+def draw_rows(
+    title: str, label: str, panels: Sequence[Panel], log: bool = True, legend: bool = True
+) -> Figure:
+    """A figure for tables: a row for each of theirs, a point for each scheduler."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    every = [x for panel in panels for found in panel.series.values() for x in found if x]
+    heights = [len(panel.rows) for panel in panels]
+    figure = Figure(figsize=(8.0, 1.6 + INCHES * sum(heights) + 0.5 * len(panels)))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(
+        len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
+    )[:, 0]
+    for one, panel in zip(axes, panels, strict=True):
+        _panel(one, panel)
+        if log:
+            _logarithmic(one, every)
+        else:
+            one.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+        one.xaxis.set_major_formatter("{x:,.10g}")
+    axes[-1].set_xlabel(f"{label}; {SHOWN}")
+    figure.suptitle(title, fontsize=11)
+    if legend:
+        legend_below(figure, axes[0])
+    return figure
+
+
+def _logarithmic(axes: Axes, found: Sequence[Estimate]) -> None:
+    """A logarithmic axis; where there are delays of 0, one that begins there."""
+    if all((one.value if one.low is None else one.low) > 0 for one in found):
+        axes.set_xscale("log")
+        axes.set_xlim(*decades(found))
+    else:
+        axes.set_xscale("symlog", linthresh=1.0)
+        axes.set_xlim(left=-0.1)
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    count = len(panel.series)
+    for number, (name, found) in enumerate(panel.series.items()):
+        off = 0.6 * ((number + 0.5) / count - 0.5)
+        known = [(row + off, one) for row, one in enumerate(found) if one is not None]
+        axes.errorbar(
+            [one.value for _, one in known],
+            [place for place, _ in known],
+            xerr=whiskers([one for _, one in known]),
+            color=LOOKS[name][0],
+            label=LABELS[name],
+            linestyle="none",
+            marker="o",
+            markersize=4,
+            capsize=2,
+        )
+    axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=8)
+    axes.set_ylim(len(panel.rows) - 0.5, -0.5)
+    axes.set_title(panel.title, fontsize=9, loc="left")
+    plain(axes)
 
 
 def draw_delays(
@@ -17,22 +110,50 @@ def draw_delays(
 ) -> None:
     """Delays in milliseconds of some schedulers on a logarithmic axis, with their intervals."""
     for name, found in delays.items():
+        colour, line = LOOKS[name]
         axes.errorbar(
             values,
-            [one.mean for one in found],
-            yerr=[[_down(one) for one in found], [one.half or 0.0 for one in found]],
-            color=LOOKS[name][0],
+            [one.value for one in found],
+            yerr=whiskers(found),
+            color=colour,
+            linestyle=line,
             label=LABELS[name],
             marker="o",
             markersize=4,
             capsize=3,
         )
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylim(*decades([one for some in delays.values() for one in some]))
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylabel("reconfiguration delay (ms)")
-    axes.legend(title="mean, 95 % interval")
+    plain(axes)
 
 
-def _down(one: Estimate) -> float:
-    """How far an interval reaches down: a logarithmic axis has no zero."""
-    return min(one.half or 0.0, 0.9 * one.mean)
+def decades(found: Sequence[Estimate]) -> tuple[float, float]:
+    """Powers of ten around all intervals, so that a logarithmic axis has numbers at both ends."""
+    lowest = min(one.value if one.low is None else one.low for one in found)
+    highest = max(one.value if one.high is None else one.high for one in found)
+    first = math.floor(math.log10(lowest))
+    return 10.0**first, 10.0 ** max(first + 1, math.ceil(math.log10(highest)))
+
+
+def whiskers(found: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    """How far intervals reach to both sides: all of them, whatever the axis."""
+    down = [0.0 if one.low is None else one.value - one.low for one in found]
+    up = [0.0 if one.high is None else one.high - one.value for one in found]
+    return down, up
+
+
+def legend_below(figure: Figure, axes: Axes, title: str = "") -> None:
+    """A legend where no data can be."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, title=title or None, loc="outside lower center", ncols=len(labels),
+        fontsize=8, title_fontsize=8, frameon=False,
+    )  # fmt: skip
+
+
+def plain(axes: Axes) -> None:
+    """Light lines, and no box."""
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fries.bench import paper_numbers as paper
-from fries.bench.plots import LABELS, LOOKS
+from fries.bench.plots import LABELS
 from fries.experiments.chain import Chain, delays
-from fries.experiments.estimates import Estimate, estimate, shown
+from fries.experiments.estimates import Estimate, estimate, ratio, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
+from fries.experiments.figures import SHOWN, draw_delays, legend_below
 from fries.experiments.profiles import Profile
 from fries.schedulers import fries
 from fries.workloads import graphs
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 PAYMENT: Final = 0.025
 """Seconds per row where workers are counted: what the paper's model took for a payment. So 40
 workers on two cores call their function 1,600 times a second, and not more than they can."""
-ROWS: Final = (1_000, 30_000, 1_000_000)
-OPERATORS: Final = (1, 4, 32)
-SECONDS: Final = (1.0, 2.0, 4.0)
+ROWS: Final = (1_000, 300_000)
+OPERATORS: Final = (1, 32)
+SECONDS: Final = (0.25, 1.0)
+SHORT: Final = 0.5
+"""Seconds of a micro-batch where something else is varied."""
 SCHEDULERS: Final = ("fries", "mini_batch")
 FLAT: Final = 3.0
 """A delay that grows by less than this factor over the whole range counts as flat."""
+LATE: Final = "seconds"
+"""Where changes at a boundary are made, too: their delay depends on the length of a batch."""
 
 
 class Sweep(NamedTuple):
@@ -62,22 +67,22 @@ def chain_of(sweep: str, value: float) -> Chain:
     match sweep:
         case "workers":
             workers = int(value)
-            return Chain(rows=round(workers / PAYMENT), seconds=1.0, workers=workers)
+            return Chain(rows=round(SHORT * workers / PAYMENT), seconds=SHORT, workers=workers)
         case "rows":
-            return Chain(rows=int(value), seconds=1.0)
+            return Chain(rows=int(value), seconds=SHORT)
         case "operators":
-            return Chain(rows=2_000, seconds=1.0, operators=int(value))
+            return Chain(rows=1_000, seconds=SHORT, operators=int(value))
         case _:
-            return Chain(rows=round(1_000 * value), seconds=value)
+            return Chain(rows=round(2_000 * value), seconds=value)
 
 
 def parts(profile: Profile) -> list[Part]:
-    """A part for each point: both schedulers in one query."""
+    """A part for each point."""
     return [
         Part(
             _name(sweep.name, value),
-            _seconds(chain, profile.apart),
-            partial(_run, chain),
+            _seconds(chain, (1 + 2 * (sweep.name == LATE)) * profile.requests),
+            partial(_run, chain, sweep.name == LATE),
             chain.workers,
         )
         for sweep in sweeps(profile)
@@ -87,16 +92,17 @@ def parts(profile: Profile) -> list[Part]:
 
 
 def _name(sweep: str, value: float) -> str:
-    return f"{sweep}-{value:.0f}"
+    return f"{sweep}-{value:.10g}"
 
 
-def _seconds(chain: Chain, changes: int) -> float:
-    """Workers that start, a micro-batch that does not count, one per change at a boundary."""
-    return 5.0 + 0.7 * chain.workers + (chain.seconds + 0.3) * (changes + 3)
+def _seconds(chain: Chain, batches: int) -> float:
+    """Workers that start, and the micro-batches of the changes."""
+    return 7.0 + 0.8 * chain.workers + (chain.seconds + 0.3) * (batches + 4)
 
 
-def _run(chain: Chain, bench: Bench) -> Found:
-    return delays(chain, bench.spark, bench.folder, bench.profile.apart)
+def _run(chain: Chain, late: bool, bench: Bench) -> Found:
+    count = bench.profile.requests
+    return delays(chain, bench.spark, bench.folder, count, count * late)
 
 
 def report(profile: Profile, found: Mapping[str, Found]) -> Report:
@@ -107,58 +113,63 @@ def report(profile: Profile, found: Mapping[str, Found]) -> Report:
         sweep.name: {
             "label": sweep.label,
             "values": list(sweep.values),
-            **{one: _curve(sweep, one, found) for one in SCHEDULERS},
+            "delays_ms": {
+                name: [found[_name(sweep.name, value)][name] for value in sweep.values]
+                for name in _shown(sweep)
+            },
         }
         for sweep in sweeps(profile)
     }
     mixed = sum(one["mixed"] for one in found.values())
     return Report(
         [*tables, channels(profile.workers)],
-        _verdict(grown, mixed),
-        "Operators sleep, so that 40 workers fit on a few cores; a row of the first table takes "
-        f"{1e3 * PAYMENT:g} ms, as in the paper, and a worker can only switch between two rows. "
-        "Driver and workers are on one machine: on a cluster a message takes longer, and workers "
-        "do not share cores. Here they do: where a micro-batch begins, all of them start at once, "
-        "and a change that comes in this moment waits for a core. So medians are compared.",
-        {"curves": curves, "growth": grown},
+        _verdict(grown, _late(profile, found), mixed),
+        f"{profile.requests} changes by each scheduler, each at a random moment of a micro-batch "
+        "of its own. Operators sleep, so that 40 workers fit on a few cores; a row of the first "
+        f"table takes {1e3 * PAYMENT:g} ms, as in the paper, and a worker can only switch between "
+        "two rows. Driver and workers are on one machine: on a cluster a message takes longer, and "
+        "workers do not share cores. Here they do: where a micro-batch begins, all of them start "
+        f"at once, and a change that comes in this moment waits for a core.",
+        {"curves": curves},
     )
 
 
+def _shown(sweep: Sweep) -> Sequence[str]:
+    return SCHEDULERS if sweep.name == LATE else SCHEDULERS[:1]
+
+
 def _table(sweep: Sweep, found: Mapping[str, Found]) -> Table:
-    rows = [_row(value, found[_name(sweep.name, value)]) for value in sweep.values]
+    rows = [
+        _row(value, found[_name(sweep.name, value)], _shown(sweep)[1:]) for value in sweep.values
+    ]
     columns = (
-        sweep.label, "Fries (ms)", "median", "of it: asking", "loading", "switching",
-        "mini-batch (ms)",
+        sweep.label, "Fries (ms)", "of it: asking", "loading", "switching",
+        *(f"{LABELS[name]} (ms)" for name in _shown(sweep)[1:]),
         "batch (s)", "processes", "transactions", "mixed",
     )  # fmt: skip
-    return Table(f"Delay against {sweep.label}, mean ± 95 %", columns, rows)
+    return Table(f"Delay against {sweep.label}, median [95 % interval]", columns, rows)
 
 
-def _row(value: float, found: Found) -> list[str]:
+def _row(value: float, found: Found, others: Sequence[str]) -> list[str]:
     half = statistics.median(found["fries"])
     asking, switching = (statistics.median(found[name]) for name in ("asking", "switching"))
     return [
-        f"{value:,.0f}", str(estimate(found["fries"])), shown(half), shown(asking),
+        f"{value:,.10g}", str(estimate(found["fries"])), shown(asking),
         shown(max(0.0, half - asking - switching)), shown(switching),
-        str(estimate(found["mini_batch"])), f"{found['batch_seconds']:.1f}",
+        *(str(estimate(found[name])) for name in others), f"{found['batch_seconds']:.1f}",
         str(found["processes"]), f"{found['transactions']:,}", str(found["mixed"]),
     ]  # fmt: skip
 
 
-def _curve(sweep: Sweep, scheduler: str, found: Mapping[str, Found]) -> dict[str, list[float]]:
-    made: list[Estimate] = [
-        estimate(found[_name(sweep.name, value)][scheduler]) for value in sweep.values
-    ]
-    return {"mean": [one.mean for one in made], "half": [one.half or 0.0 for one in made]}
-
-
-def growth(sweep: Sweep, found: Mapping[str, Found]) -> dict[str, float]:
-    """By scheduler, the median delay at the largest value over that at the smallest."""
+def growth(sweep: Sweep, found: Mapping[str, Found], scheduler: str = "fries") -> Estimate:
+    """The delay at the largest value, as a multiple of that at the smallest."""
     first, last = (found[_name(sweep.name, value)] for value in (sweep.values[0], sweep.values[-1]))
-    return {
-        one: statistics.median(last[one]) / max(statistics.median(first[one]), 1e-3)
-        for one in SCHEDULERS
-    }
+    return ratio(last[scheduler], first[scheduler])
+
+
+def _late(profile: Profile, found: Mapping[str, Found]) -> Estimate:
+    (sweep,) = (one for one in sweeps(profile) if one.name == LATE)
+    return growth(sweep, found, "mini_batch")
 
 
 def channels(workers: Sequence[int]) -> Table:
@@ -174,50 +185,51 @@ def channels(workers: Sequence[int]) -> Table:
     return Table("Data channels of W2, {J1, J4} reconfigured", columns, rows)
 
 
-def _verdict(grown: Mapping[str, Mapping[str, float]], mixed: int) -> str:
-    flat = [name for name, by in grown.items() if by["fries"] < FLAT]
-    steep = [f"{name} ({by['fries']:.1f} times)" for name, by in grown.items() if name not in flat]
-    text = f"The delay of Fries is flat (less than {FLAT:g} times) in {_listed(flat)}"
-    text += f" and grows with {_listed(steep)}" if steep else ""
-    late = grown["seconds"]["mini_batch"]
-    text += f"; a change at a boundary takes {late:.1f} times as long in the longest micro-batch."
-    return f"{text} Transactions that met half of a change: {mixed}."
+def _verdict(grown: Mapping[str, Estimate], late: Estimate, mixed: int) -> str:
+    """Flat only where the whole interval is, growing only where the whole interval is not."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, one in grown.items():
+        by_verdict.setdefault(_steepness(one), []).append(f"{name} ({one} times)")
+    said = [f"it {verdict} {', '.join(names)}" for verdict, names in by_verdict.items()]
+    return (
+        f"The delay of Fries from the smallest to the largest value: {'; '.join(said)}. "
+        f"Flat is less than {FLAT:g} times. A change at a boundary takes {late} times as long in "
+        f"the longest micro-batch. Transactions that met half of a change: {mixed}."
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nothing"
+def _steepness(grown: Estimate) -> str:
+    if grown.low is None or grown.high is None:
+        return "was measured once in"
+    if grown.high < FLAT:
+        return "is flat in"
+    return "grows with" if grown.low >= FLAT else "may be flat or not in"
 
 
 def figure(report: Report) -> Figure:
     """Four panels, one for each question."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(8.5, 6.4), layout="constrained")
+    made = Figure(figsize=(8.5, 6.8), layout="constrained")
+    made.suptitle("Delay of a change in one stage (measured)", fontsize=11)
     panels: list[Axes] = list(made.subplots(2, 2).flat)
     for axes, curve in zip(panels, report.data["curves"].values(), strict=True):
         _panel(axes, curve)
-    panels[0].legend(title="mean ± 95 %", fontsize=8)
+    legend_below(made, panels[-1], SHOWN)
     return made
 
 
 def _panel(axes: Axes, curve: Mapping[str, Any]) -> None:
-    for name in SCHEDULERS:
-        colour, line = LOOKS[name]
-        mean, half = curve[name]["mean"], curve[name]["half"]
-        below = [min(error, 0.9 * value) for value, error in zip(mean, half, strict=True)]
-        axes.errorbar(
-            curve["values"], mean, yerr=[below, half], color=colour, linestyle=line,
-            label=LABELS[name], marker="o", markersize=4, capsize=3,
-        )  # fmt: skip
+    from matplotlib.ticker import NullLocator
+
+    found = {name: [*map(estimate, delays)] for name, delays in curve["delays_ms"].items()}
+    draw_delays(axes, curve["values"], found)
     axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(curve["values"], [f"{value:,.0f}" for value in curve["values"]])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xticks(curve["values"], [f"{value:,.10g}" for value in curve["values"]])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(curve["label"])
     axes.set_ylabel("delay (ms)")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"against {curve['label']}", fontsize=9)
 
 
 EXPERIMENT: Final = Experiment(

@@ -44,6 +44,8 @@ WARM: Final = 500
 """Rows of the first micro-batch, which is not measured."""
 LOOK: Final = 0.25
 """Seconds between two looks at a query that nothing is asked of: they cost time of a core."""
+LATE: Final = 0.5
+"""Seconds that a request may come late; micro-batches take longer."""
 CAPACITY: Final = "capacity"
 """The part that measures it."""
 FULL: Final = 300
@@ -107,6 +109,24 @@ class Running:
             if self.flow.query is not None and (error := self.flow.query.exception()):
                 raise error
             time.sleep(min(left, LOOK))
+
+    def change_at(
+        self, second: float, function: Callable[..., Any], scheduler: str
+    ) -> tuple[float, Reconfiguration]:
+        """Ask for another FD at a second of the schedule; when that was, since 1970.
+
+        A request that comes late is an error: schedulers are compared by the same requests.
+        """
+        self.sleep_until(second)
+        requested = time.time()
+        late = requested - self.clock - second
+        if late > LATE:
+            raise ExperimentError(
+                self.flow.name,
+                f"the request of second {second:.1f} would come {late:.1f} s late, at another time "
+                "than with other schedulers; run it again on a machine that does nothing else",
+            )
+        return requested, self.change(function, scheduler)
 
     def change(self, function: Callable[..., Any], scheduler: str) -> Reconfiguration:
         """Ask for another FD."""

@@ -7,12 +7,10 @@ again runs what is not there yet.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +20,7 @@ from rich.console import Console
 
 from fries.errors import ExperimentError
 from fries.experiments.experiment import SHARED, Experiment, Found, Part
+from fries.experiments.machine import machine
 from fries.experiments.profiles import Profile
 from fries.workloads import folders, generate, tpcds
 
@@ -51,6 +50,8 @@ class Lab:
         self._folder: Path | None = None
         self._found: dict[tuple[str, str], Found] = {}
         """By experiment and part, of this run and earlier ones."""
+        self._records: dict[tuple[str, str], dict[str, Any]] = {}
+        """The same, with when and where they were found."""
         self._experiment = ""
 
     @property
@@ -106,8 +107,19 @@ class Lab:
             raise unwritable(path, error) from error
         if record["profile"] != _plain(asdict(self.profile)):
             return None
-        self._found[part.place(experiment.name)] = record["found"]
+        self._keep(experiment, part, record)
         return record["found"]
+
+    def measured(self, places: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """On which machines, when, and in how many seconds some parts were run."""
+        records = [self._records[place] for place in places]
+        machines: list[dict[str, Any]] = []
+        for record in records:
+            if record["machine"] not in machines:
+                machines.append(record["machine"])
+        started = sorted(record["started"] for record in records)
+        seconds = round(sum(record["seconds"] for record in records))
+        return {"machines": machines, "days": [started[0], started[-1]], "seconds": seconds}
 
     def run(self, experiment: Experiment, part: Part) -> Found:
         """Run a part, and keep what it finds."""
@@ -115,7 +127,6 @@ class Lab:
         with self._at_work(part) as folder:
             self._folder, self._experiment = folder, experiment.name
             found = _plain(part.run(self))
-        self._found[part.place(experiment.name)] = found
         record = {
             "experiment": experiment.name,
             "part": part.name,
@@ -126,6 +137,7 @@ class Lab:
             "found": found,
         }
         write_json(self._path(experiment, part), record)
+        self._keep(experiment, part, record)
         return found
 
     def close(self) -> None:
@@ -133,6 +145,10 @@ class Lab:
         if self._session is not None:
             self._session[1].stop()
             self._session = None
+
+    def _keep(self, experiment: Experiment, part: Part, record: dict[str, Any]) -> None:
+        place = part.place(experiment.name)
+        self._found[place], self._records[place] = record["found"], record
 
     def _path(self, experiment: Experiment, part: Part) -> Path:
         home, name = part.place(experiment.name)
@@ -167,15 +183,6 @@ class Lab:
 
         master = f"local[{workers}]" if self._master == LOCAL else self._master
         return experiment_session(master, workers, self._parts / LOG)
-
-
-def machine() -> dict[str, Any]:
-    """What the results depend on."""
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can hold

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fries.experiments.comparisons import METHOD
 from fries.experiments.experiment import Experiment, Table
 from fries.experiments.lab import write_whole
 from fries.experiments.profiles import Profile
@@ -29,40 +30,64 @@ def write_page(out: Path, profile: Profile, experiments: Iterable[Experiment]) -
 
 
 def _record(path: Path) -> dict[str, Any] | None:
+    """A record, unless it is older than what a page says of each."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return record
+    return record if "measured" in record else None
 
 
 def _head(profile: Profile, found: list[tuple[Experiment, dict[str, Any]]]) -> str:
-    machines = {json.dumps(record["machine"], sort_keys=True) for _, record in found}
-    seen = "; ".join(_machine(json.loads(one)) for one in sorted(machines))
     contents = "\n".join(f"- [{one.title}](#{_anchor(one.title)}): {one.paper}" for one, _ in found)
     return f"""# Results: the paper's experiments on Spark, profile `{profile.name}`
 
-Written by `fries bench --profile {profile.name}`; do not edit. Measured on: {seen}. Each section
-has the paper's result, the simulated one and the measured one where there are such, how much
-smaller than the paper's it was run, and what agrees. The paper measured on Flink with ten
-machines of four cores: compare the order of delays and their ratios, not milliseconds. Beside
-each section is a record (JSON) with every single measurement.
+{_measured(found)}
+
+Each section has what was found, figures and tables with the paper's numbers beside (and simulated
+ones where there are), and how it was measured. The paper measured on Flink with ten machines of
+four cores: compare the order of delays and their ratios, not milliseconds. Beside each section is
+a record (JSON) with every single measurement. Written by `fries bench --profile {profile.name}`; do
+not edit.
+
+{METHOD}
 
 {contents}
 """
 
 
+def _measured(found: list[tuple[Experiment, dict[str, Any]]]) -> str:
+    """Where and when, and for how long."""
+    if not found:
+        return "Nothing was measured yet."
+    machines: list[str] = []
+    for _, record in found:
+        for one in record["measured"]["machines"]:
+            if (text := _machine(one)) not in machines:
+                machines.append(text)
+    days = sorted(day[:10] for _, record in found for day in record["measured"]["days"])
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    minutes = sum(record["measured"]["seconds"] for _, record in found) / 60
+    return f"Measured on {when}, for {minutes:,.0f} minutes, on: {'; '.join(machines)}."
+
+
 def _machine(machine: Mapping[str, Any]) -> str:
-    return f"{machine['cores']} cores, {machine['system']}, Python {machine['python']}"
+    return (
+        f"{machine['cores']} cores of {machine['cpu']}, {machine['system']}, Spark "
+        f"{machine['spark']}, Python {machine['python']}, Fries {machine['fries']} at commit "
+        f"{machine['commit']}"
+    )
 
 
 def _section(experiment: Experiment, record: Mapping[str, Any], folder: Path) -> str:
     report = record["report"]
     lines = [f"## {experiment.title}", "", f"Paper: {experiment.paper}.", ""]
-    lines += [report["verdict"], "", report["scaling"], ""]
+    lines += [report["verdict"], ""]
     if (folder / f"{experiment.name}.png").exists():
         lines += [f"![{experiment.title}]({experiment.name}.png)", ""]
     lines += [Table(**table).markdown() for table in report["tables"]]
+    if report["scaling"]:
+        lines += [f"How it was measured: {report['scaling']}", ""]
     lines += [f"Record: [{experiment.name}.json]({experiment.name}.json)", ""]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""How much is run: ``quick`` for two cores and 22 minutes, ``paper`` for a cluster."""
+"""How much is run: ``quick`` for two cores and an hour, ``paper`` for a cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class Profile:
     batch: int
     """Payments in a micro-batch of W4 and W5."""
     requests: int
-    """Changes per row of a table and scheduler."""
-    together: int
-    """How many of them come in one micro-batch, where they take effect at once."""
-    apart: int
-    """Changes that take a micro-batch each, per query: such that restart it, or are wanted alone.
-    At the boundary there are twice as many: how long that takes does not depend on what is
-    changed."""
+    """Changes per row of a table and scheduler, each in a micro-batch of its own."""
+    rounds: int
+    """Queries among which the changes of a table are shared out: what is audited, and lost when
+    a run is interrupted, is one of them."""
+    restarts: int
+    """Restarts per query of a table, and naive changes: they are shown, and not compared."""
+    repeats: int
+    """Runs per scheduler where a run gives one number."""
     time: float
     """What the paper's times (surge, versions) are multiplied by."""
     workers: tuple[int, ...]
@@ -44,11 +45,12 @@ QUICK: Final = Profile(
     tasks=2,
     scale=0.1,
     payments=200_000,
-    sales=60_000,
-    batch=800,
-    requests=8,
-    together=8,
-    apart=3,
+    sales=12_000,
+    batch=300,
+    requests=30,
+    rounds=2,
+    restarts=6,
+    repeats=5,
     time=0.1,
     workers=(1, 12, 40),
     makes_data=True,
@@ -61,8 +63,9 @@ PAPER: Final = Profile(
     sales=10_000_000,
     batch=1_000_000,
     requests=30,
-    together=5,
-    apart=10,
+    rounds=2,
+    restarts=6,
+    repeats=5,
     time=1.0,
     workers=(1, 4, 12, 20, 40),
     makes_data=False,

@@ -5,19 +5,17 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fries import Flow
 from fries.errors import ExperimentError
 from fries.experiments.workflows import Workflow
 from fries.graph import Graph
-from fries.reconfiguration import Reconfiguration
+from fries.reconfiguration import IN_PLACE, Reconfiguration
 from fries.runtime import audit
 from fries.workloads.layouts import Layout
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Targets: TypeAlias = tuple[str, ...]
-Asked = TypeVar("Asked")
 RESTART: Final = "restart"
 PATIENCE: Final = 300.0
 """Seconds after which a change that does not end is an error, not a hang."""
@@ -42,14 +39,6 @@ class Kind:
     scheduler: str
     targets: Targets
     count: int
-    together: int = 1
-    """How many of them come in the time of one micro-batch."""
-
-    def rounds(self) -> list[Kind]:
-        """The same changes, in portions of those that come together."""
-        whole, rest = divmod(self.count, self.together)
-        sizes = [self.together] * whole + [rest] * (rest > 0)
-        return [replace(self, count=size) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -62,8 +51,8 @@ class Trial:
     seed: int = 0
 
     def order(self) -> list[Kind]:
-        """All rounds of all kinds, in a random order; restarts come last."""
-        every = [some for kind in self.kinds for some in kind.rounds()]
+        """Every change of every kind, in a random order; restarts come last."""
+        every = [replace(kind, count=1) for kind in self.kinds for _ in range(kind.count)]
         random.Random(self.seed).shuffle(every)
         return sorted(every, key=lambda kind: kind.scheduler == RESTART)
 
@@ -75,6 +64,8 @@ class Fired:
     kind: Kind
     batch: float
     """Seconds that the micro-batch before it took."""
+    during: int
+    """Number of the micro-batch in which it was requested."""
     requested: float
     change: Reconfiguration
     versions: dict[str, int]
@@ -90,10 +81,10 @@ class Fired:
 def trial(what: Trial, place: Path) -> dict[str, Any]:
     """Delays in milliseconds by scheduler and targets, and what the audit says of each scheduler.
 
-    Requests come at random moments of the micro-batches. Each waits until all workers have the one
-    before, so that none queues, and each round waits until the one before is done. A restart
-    throws the work of a micro-batch away, so that its old version ends at once: what counts there
-    is when every target has processed a row by the new one.
+    Each request comes at a random moment of a micro-batch of its own, and when the one before is
+    done, so that no two meet the same rows, tasks and moments of the machine. A restart throws the
+    work of a micro-batch away, so that its old version ends at once: what counts there is when
+    every target has processed a row by the new one.
     """
     flow = Flow(type(what.workflow).__name__, audit=place / "audit")
     frame = what.workflow.build(flow, place, what.layout)
@@ -113,6 +104,7 @@ def trial(what: Trial, place: Path) -> dict[str, Any]:
     return {
         "delays_ms": delays,
         "mixed": mixed,
+        "during": [one.during for one in fired],
         "transactions": verdict.transactions,
         "batch_seconds": round(statistics.median(one.batch for one in fired), 3),
         "edges_ms": _choke_points(flow.graph, fired, uses),
@@ -134,8 +126,14 @@ def running(flow: Flow, frame: DataFrame, place: Path) -> Iterator[None]:
 
 def settle(flow: Flow) -> None:
     """Let one more micro-batch end, so that everything that happened is on record."""
-    before = _last_batch(flow)
-    until(lambda: _last_batch(flow) > before, flow)
+    before = last_batch(flow)
+    until(lambda: last_batch(flow) > before, flow)
+
+
+def alone(flow: Flow, change: Reconfiguration, during: int) -> None:
+    """Wait until a change is done, and the micro-batch in which it was requested has ended."""
+    until(lambda: change.state in IN_PLACE, flow)
+    until(lambda: last_batch(flow) >= during, flow)
 
 
 def batch_seconds(flow: Flow) -> list[float]:
@@ -144,10 +142,13 @@ def batch_seconds(flow: Flow) -> list[float]:
     return [one["durationMs"]["triggerExecution"] / 1e3 for one in progress if one["numInputRows"]]
 
 
-def _last_batch(flow: Flow) -> int:
-    """Number of the last micro-batch that has ended."""
-    progress = [] if flow.query is None else flow.query.recentProgress
-    return max((one["batchId"] for one in progress if one["numInputRows"]), default=-1)
+def last_batch(flow: Flow) -> int:
+    """Number of the last micro-batch that has ended; one record is read, as reading takes time."""
+    progress = None if flow.query is None else flow.query.lastProgress
+    if progress is None:
+        return -1
+    ran = "addBatch" in progress["durationMs"]  # Spark reports idle time under the next number
+    return int(progress["batchId"]) - (0 if ran else 1)
 
 
 def until(condition: Callable[[], object], flow: Flow) -> None:
@@ -161,47 +162,38 @@ def until(condition: Callable[[], object], flow: Flow) -> None:
         time.sleep(LOOK)
 
 
-def spread(moments: Iterable[float], seconds: float, ask: Callable[[], Asked]) -> list[Asked]:
-    """Ask for changes at some moments, which are shares of so many seconds from now on."""
-    begun, made = time.monotonic(), list[Asked]()
-    for moment in moments:
-        time.sleep(max(0.0, begun + seconds * moment - time.monotonic()))
-        made.append(ask())
-    return made
-
-
-def one_in_each(chance: random.Random, parts: int) -> list[float]:
-    """A random moment of each of some equal parts of a micro-batch, as shares of it."""
-    return [(part + chance.random()) / parts for part in range(parts)]
-
-
 def _fire(what: Trial, flow: Flow) -> Iterator[Fired]:
     chances: dict[tuple[str, Targets], random.Random] = {}
-    numbers = count(1)
-    for kind in what.order():
+    for number, kind in enumerate(what.order(), 1):
         # for all schedulers the same moments: they matter more than anything else
         chance = random.Random(f"{what.seed} {kind.targets}")
         chance = chances.setdefault((kind.scheduler, kind.targets), chance)
-        batch = batch_seconds(flow)[-1]
-        ask = partial(_change, what.workflow, flow, kind, batch, numbers)
-        made = spread(one_in_each(chance, kind.count), batch, ask)
-        until(lambda: all(one.change.state == "done" for one in made), flow)  # noqa: B023
+        batch = last_seconds(flow)
+        time.sleep(batch * chance.random())
+        one = _change(what.workflow, flow, kind, batch, number)
+        alone(flow, one.change, one.during)
         if kind.scheduler == RESTART:
             settle(flow)  # the next one would throw away the first rows of this one
-        yield from made
+        yield one
 
 
-def _change(
-    workflow: Workflow, flow: Flow, kind: Kind, batch: float, numbers: Iterator[int]
-) -> Fired:
+def last_seconds(flow: Flow) -> float:
+    """How long the last micro-batch took."""
+    assert flow.query is not None, "it runs"
+    progress = flow.query.lastProgress
+    assert progress is not None, "its first micro-batches have ended"
+    return float(progress["durationMs"]["triggerExecution"] / 1e3)
+
+
+def _change(workflow: Workflow, flow: Flow, kind: Kind, batch: float, number: int) -> Fired:
     """A change that all workers have."""
-    number = next(numbers)
     updates = {name: workflow.update(name, number) for name in kind.targets}
+    during = last_batch(flow) + 1
     requested = time.time()
     change = flow.reconfigure(updates, kind.scheduler, PATIENCE)
     until(lambda: change.wait(LOOK), flow)
     versions = {name: flow.versions[name] for name in kind.targets}
-    return Fired(kind, batch, requested, change, versions)
+    return Fired(kind, batch, during, requested, change, versions)
 
 
 def _until_used(one: Fired, uses: dict[tuple[str, int], audit.Use]) -> float:

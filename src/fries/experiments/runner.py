@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fries.experiments.experiment import Experiment, Found, Part, Report
-from fries.experiments.lab import Lab, machine, write_json, write_whole
+from fries.experiments.lab import Lab, write_json, write_whole
 
 TRUST: Final = 120.0
 """Seconds of work after which what this machine has needed weighs as much as what parts say."""
@@ -64,13 +64,15 @@ class Runner:
             "title": experiment.title,
             "paper": experiment.paper,
             "profile": asdict(self._lab.profile),
-            "machine": machine(),
+            "measured": self._lab.measured(
+                part.place(experiment.name) for part in experiment.parts(self._lab.profile)
+            ),
             "report": asdict(report),
             "found": dict(found),
         }
         write_json(base.with_suffix(".json"), record)
         tables = "\n".join(table.markdown() for table in report.tables)
-        text = f"{tables}\n{report.scaling}\n\n{report.verdict}\n"
+        text = f"{report.verdict}\n\n{tables}\n{report.scaling}\n"
         write_whole(base.with_suffix(".md"), lambda path: path.write_text(text, "utf-8"))
         if experiment.figure is not None:
             figure = experiment.figure(report)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 from fries.bench import measure
 from fries.bench.plots import LABELS, titled
 from fries.bench.simulated import DEFAULT_RATE
-from fries.experiments.estimates import Estimate, estimate, shown
+from fries.experiments.comparisons import Comparison, compare, told
+from fries.experiments.estimates import estimate, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
-from fries.experiments.figures import draw_delays
+from fries.experiments.figures import SHOWN, draw_delays, legend_below
 from fries.experiments.inference import (
     CAPACITIES,
     CAPACITY,
@@ -22,16 +25,14 @@ from fries.experiments.inference import (
     PAPER_CAPACITY,
     TIMES,
     Costly,
-    Running,
     capacity_of,
     pace_of,
     running,
     scaled,
 )
 from fries.experiments.profiles import Profile
-from fries.experiments.queries import LOOK, batch_seconds, one_in_each, spread, until
+from fries.experiments.queries import alone, batch_seconds, last_batch, last_seconds
 from fries.experiments.schedule import Schedule
-from fries.reconfiguration import Reconfiguration
 from fries.workloads import simulated
 
 if TYPE_CHECKING:
@@ -42,11 +43,8 @@ RATES: Final = (500, 1_500, 2_500)
 """The paper's tuples per second; its ends, and a rate that FD just carries."""
 COSTS: Final = (0.025, 0.035, 0.045)
 """Seconds per tuple, likewise: its ends and the middle."""
-BUFFER: Final = 20.0
+BUFFER: Final = 6.0
 """Seconds of FD's work in a full micro-batch, before the profile's factor."""
-
-ROUNDS: Final = 2
-"""Micro-batches per scheduler in which changes are requested."""
 WARM_UP: Final = 30.0
 """Seconds before the first request, before the profile's factor: a quarter of the paper's, enough
 for micro-batches to grow to their size."""
@@ -75,7 +73,7 @@ class _Sweep:
 
 
 def _parts(profile: Profile, sweep: _Sweep) -> Sequence[Part]:
-    seconds = 8 + WARM_UP * profile.time + 10 * ROUNDS
+    seconds = 12 + WARM_UP * profile.time + 3.0 * profile.requests
     runs = (Part(one.name, seconds, partial(_run, point=one)) for one in sweep.points)
     return [CAPACITIES, *runs]
 
@@ -88,45 +86,41 @@ def _run(bench: Bench, point: _Point) -> Found:
     pace = pace_of(bench, Schedule([(0, rate)]), capacity * BUFFER * factor)
     chance, versions = random.Random(0), count(1)
     delays: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
+    during: list[int] = []
     with running(bench, pace, Costly(LARGE, times)) as run:
         run.sleep_until(WARM_UP * factor)
-        for _ in range(ROUNDS):
-            moments = one_in_each(chance, bench.profile.requests // ROUNDS)
-            for scheduler in SCHEDULERS:
-                functions = (Costly(LARGE, times, version) for version in versions)
-                delays[scheduler] += _delays(run, functions, scheduler, moments)
+        for _ in range(bench.profile.requests):
+            moment = chance.random()
+            for scheduler in chance.sample(SCHEDULERS, len(SCHEDULERS)):
+                time.sleep(moment * last_seconds(run.flow))
+                during.append(last_batch(run.flow) + 1)
+                change = run.change(Costly(LARGE, times, next(versions)), scheduler)
+                alone(run.flow, change, during[-1])
+                assert change.delay is not None, "it is done"
+                delays[scheduler].append(round(1e3 * change.delay, 3))
         batches = batch_seconds(run.flow)
         work = run.flow.counters["FD"]
     return {
         "delays_ms": delays,
+        "during": during,
         "rate": rate,
         "cost_ms": 1e3 * work.seconds / max(1, work.taken),
-        "batch_seconds": batches[-1],
+        "batch_seconds": statistics.median(batches),
         "mixed": run.flow.audit().mixed,
     }
 
 
-def _delays(
-    run: Running, functions: Iterator[Costly], scheduler: str, moments: Sequence[float]
-) -> list[float]:
-    """How long changes at some moments of a micro-batch took, once it has ended."""
-
-    def ask() -> Reconfiguration:
-        change = run.change(next(functions), scheduler)
-        until(lambda: change.wait(LOOK), run.flow)
-        return change
-
-    changes = spread(moments, batch_seconds(run.flow)[-1], ask)
-    until(lambda: all(change.state == "done" for change in changes), run.flow)
-    return [round(1e3 * change.delay, 3) for change in changes if change.delay is not None]
-
-
 def _report(profile: Profile, found: Mapping[str, Found], sweep: _Sweep) -> Report:
-    rows, means = [], []
-    for point in sweep.points:
+    compared = compare(
+        {
+            f"{sweep.shown_at(point):,g}": (one["fries"], one["epoch"])
+            for point in sweep.points
+            for one in [found[point.name]["delays_ms"]]
+        }
+    )
+    rows = []
+    for point, against in zip(sweep.points, compared.values(), strict=True):
         one = found[point.name]
-        mine = {name: estimate(one["delays_ms"][name]) for name in SCHEDULERS}
-        means.append(mine)
         simulations = (
             measure.steady_delay(name, point.rate, point.cost, simulated.QUICK, 0).mean
             for name in SCHEDULERS
@@ -138,7 +132,8 @@ def _report(profile: Profile, found: Mapping[str, Found], sweep: _Sweep) -> Repo
                 shown(one["rate"]),
                 shown(one["cost_ms"]),
                 shown(one["batch_seconds"]),
-                *(str(mine[name]) for name in SCHEDULERS),
+                *(str(estimate(one["delays_ms"][name])) for name in SCHEDULERS),
+                str(against),
                 str(one["mixed"]),
             ]
         )
@@ -147,32 +142,43 @@ def _report(profile: Profile, found: Mapping[str, Found], sweep: _Sweep) -> Repo
         *(f"simulated {LABELS[name]} (ms)" for name in SCHEDULERS),
         "rows per second",
         "FD (ms per row)",
-        "last micro-batch (s)",
+        "micro-batch (s)",
         *(f"{LABELS[name]} (ms)" for name in SCHEDULERS),
+        "Fries against epoch",
         "mixed",
     ]
-    table = Table(f"Delay of FD in W1 against {sweep.what}", columns, rows)
+    title = f"Delay of FD in W1 against {sweep.what}, median [95 % interval]"
+    table = Table(title, columns, rows)
+    delays = {
+        name: [found[point.name]["delays_ms"][name] for point in sweep.points]
+        for name in SCHEDULERS
+    }
     data = {
         "values": [sweep.shown_at(point) for point in sweep.points],
-        "delays_ms": {
-            name: [found[point.name]["delays_ms"][name] for point in sweep.points]
-            for name in SCHEDULERS
-        },
+        "delays_ms": delays,
     }
     mixed = sum(found[point.name]["mixed"] for point in sweep.points)
-    return Report([table], _verdict(means, sweep, mixed), _scaling(profile, found), data)
+    verdict = _verdict(compared, delays, sweep, mixed)
+    return Report([table], verdict, _scaling(profile, found), data)
 
 
-def _verdict(means: Sequence[Mapping[str, Estimate]], sweep: _Sweep, mixed: int) -> str:
-    grows = {name: means[-1][name].mean / means[0][name].mean for name in SCHEDULERS}
-    least = min(one["epoch"].mean / one["fries"].mean for one in means)
-    told = "less than" if least > 1 else "not always less than"
-    same = "more than" if grows["epoch"] > grows["fries"] else "no more than"
+def _verdict(
+    compared: Mapping[str, Comparison],
+    delays: Mapping[str, Sequence[Sequence[float]]],
+    sweep: _Sweep,
+    mixed: int,
+) -> str:
+    grown = compare({name: (delays[name][-1], delays[name][0]) for name in SCHEDULERS})
+    ends = " ".join(
+        f"At the highest {sweep.what}, the delay of {LABELS[name]} is {one.times} times that at "
+        f"the lowest ({one.verdict})."
+        for name, one in grown.items()
+    )
+    steeper = grown["epoch"].verdict == "higher"
+    paper = "and so it does here" if steeper else "which was NOT found here"
     return (
-        f"The delay of Fries is {told} that of epochs ({shown(least)} times less, at least). "
-        f"From the first to the last {sweep.what}, the delay of epochs grows "
-        f"{shown(grows['epoch'])} times, {same} that of Fries ({shown(grows['fries'])} times); "
-        f"in the paper it grows much faster. Rows that met a mix of versions: {mixed}."
+        f"{told(compared, 'The delay of Fries', 'that of epochs')} {ends} In the paper the delay "
+        f"of epochs grows, {paper}. Rows that met a mix of versions: {mixed}."
     )
 
 
@@ -184,9 +190,8 @@ def _scaling(profile: Profile, found: Mapping[str, Found]) -> str:
         f"{TIMES[LARGE]:g} times for a row; where the paper lengthens the user's history, more "
         f"often. A micro-batch has no more than {BUFFER * profile.time:g} s of FD's work at its "
         f"least cost. Each scheduler had {profile.requests} requests, from "
-        f"{WARM_UP * profile.time:g} s on: one at a random moment of each of "
-        f"{profile.requests // ROUNDS} equal parts of {ROUNDS} micro-batches; ± is the 95 % "
-        "interval."
+        f"{WARM_UP * profile.time:g} s on: each at a random moment of a micro-batch of its own, "
+        "the same moments for both."
     )
 
 
@@ -197,6 +202,7 @@ def _figure(report: Report, sweep: _Sweep) -> Figure:
     draw_delays(axes, values, {name: [*map(estimate, delays[name])] for name in SCHEDULERS})
     axes.set_xlabel(f"the paper's {sweep.label}")
     axes.set_xticks(values, [f"{value:,g}" for value in values])
+    legend_below(figure, axes, SHOWN)
     return figure
 
 

@@ -31,11 +31,15 @@ USUAL: Final = math.log(40.0)
 """Logarithm of the amount that becomes 0: what payments have in the middle."""
 
 
+CENT: Final = 0.01
+"""What an amount counts as at least. A refund counts by its size: models have seen none."""
+
+
 def vector(payment: Mapping[str, Any]) -> Vector:
     """What a model sees of one payment, given as a row."""
     use = payment["use_chip"]
     return (
-        math.log(payment["amount"]) - USUAL,
+        math.log(max(abs(payment["amount"]), CENT)) - USUAL,
         float(use == USES[CHIP]),
         float(use == USES[SWIPE]),
         float(use == USES[ONLINE]),
@@ -56,7 +60,7 @@ def vectors(rows: pa.Table) -> Floats:
     """What a model sees of many payments."""
     use = rows["use_chip"]
     columns = [
-        np.log(rows["amount"].to_numpy()) - USUAL,
+        np.log(np.maximum(np.abs(rows["amount"].to_numpy()), CENT)) - USUAL,
         *(pc.equal(use, pa.scalar(USES[kind])).to_numpy() for kind in (CHIP, SWIPE, ONLINE)),
         pc.is_valid(rows["errors"]).to_numpy(),
     ]

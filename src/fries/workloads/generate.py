@@ -54,7 +54,7 @@ def write_payments(
         raise ValueError(f"no {rows} rows in files of {file_rows}: it takes one at least")
     recipe = {"kind": PAYMENTS, "rows": rows, "file_rows": file_rows, **asdict(config)}
     folders.begin(folder, recipe)
-    numbers = {_name(PAYMENTS, number): number for number in range(_files(recipe))}
+    numbers = {file_name(PAYMENTS, number): number for number in range(_files(recipe))}
     wanted = [numbers[name] for name in folders.missing(folder, numbers)]
     if wanted:
         use_own_python(spark.sparkContext)
@@ -75,7 +75,7 @@ def write_users(
     recipe = folders.require(source, PAYMENTS)
     folders.begin(folder, {**recipe, "kind": USERS})
     count = _files(recipe)
-    if folders.missing(folder, [_name(USERS, number) for number in range(count)]):
+    if folders.missing(folder, [file_name(USERS, number) for number in range(count)]):
         use_own_python(spark.sparkContext)
         spread = read_payments(spark, source).repartition(count, F.xxhash64("user"))
         problems = spread.mapInArrow(_UsersTask(folder), "path string, problem string")
@@ -106,7 +106,7 @@ class _PaymentsTask:
         end = min(first + self._size, self._rows)
         try:
             with (
-                folders.whole_file(self._folder / _name(PAYMENTS, number)) as path,
+                folders.whole_file(self._folder / file_name(PAYMENTS, number)) as path,
                 pq.ParquetWriter(path, SCHEMA) as file,
             ):
                 for begin in range(first, end, GROUP_ROWS):
@@ -127,7 +127,7 @@ class _UsersTask:
 
         context = TaskContext.get()
         assert context is not None, "it runs in a task"
-        file = self._folder / _name(USERS, context.partitionId())
+        file = self._folder / file_name(USERS, context.partitionId())
         if file.exists():
             return
         rows = pa.Table.from_batches((batch.cast(SCHEMA) for batch in batches), SCHEMA)
@@ -163,5 +163,6 @@ def _files(recipe: Mapping[str, Any]) -> int:
     return -(-int(recipe["rows"]) // int(recipe["file_rows"]))
 
 
-def _name(kind: str, number: int) -> str:
+def file_name(kind: str, number: int) -> str:
+    """What a file of a dataset is called."""
     return f"{kind}-{number:05}.parquet"

@@ -44,7 +44,8 @@ _FIELDS: Final[dict[str, tuple[pa.DataType, str]]] = {
 }
 
 SCHEMA: Final = pa.schema([(name, arrow) for name, (arrow, _) in _FIELDS.items()])
-"""The 12 attributes of a payment (dataset 1); only ``errors`` is ever null."""
+"""The 12 attributes of a payment (dataset 1). Only ``errors`` is ever null; in the real file
+``state``, too."""
 DDL: Final = ", ".join(f"{name} {spark}" for name, (_, spark) in _FIELDS.items())
 """The same as the text of a Spark schema."""
 USER_SCHEMA: Final = pa.schema(
