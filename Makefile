@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test check java bench-core bench-engine consistency fuzz chaos soak demo models \
+.PHONY: help setup test test-all test-spark-4.2 check java bench-core bench-engine bench-pace consistency fuzz chaos soak demo models \
 	experiments clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9.%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -26,6 +26,14 @@ setup: $(STAMP)  ## create the virtual environment with pinned versions
 test: check java  ## lint, types and every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+test-all: test test-spark-4.2  ## the same, and flows on every Spark that is supported
+
+test-spark-4.2: java  ## flows, states and checkpoints on Spark 4.2, in a virtual environment of its own
+	@WORKERS=$(WORKERS) tools/test-with $(PYTHON) 4.2
+
+test-python-3.%: java  ## the same on another Python: make test-python-3.12, make test-python-3.13
+	@WORKERS=$(WORKERS) tools/test-with python3.$* 4.3
+
 java:
 	@tools/ensure-java
 
@@ -36,6 +44,9 @@ check: $(STAMP)  ## ruff and mypy --strict
 
 bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
 	$(BIN)/python -m benchmarks.core
+
+bench-pace: $(STAMP) java  ## throughput of flows against plain Spark by cost of a call, chains, wide rows
+	$(BIN)/python -m benchmarks.pace
 
 bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Spark
 	$(BIN)/python -m benchmarks.engine
@@ -63,4 +74,4 @@ models: $(STAMP)  ## train the models of the workflows again (installs PyTorch)
 	$(BIN)/python -m fries.workloads.training
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

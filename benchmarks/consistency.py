@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fries.flow import Flow
-from fries.reconfiguration import Reconfiguration
+from fries.reconfiguration import IN_PLACE, Reconfiguration
 from fries.updates import Update
 
 OUT: Final = Path("out/consistency.json")
@@ -176,7 +176,7 @@ def run(
     changes = list(_changing(flow, scheduler, batches, seed, pause))
     verdict = flow.audit()
     flow.stop()
-    kept = [change.plan.targets for change in changes if change.state in ("committed", "done")]
+    kept = [change.plan.targets for change in changes if change.state in {"committed", *IN_PLACE}]
     out = spark.read.parquet(str(folder / "out")).collect()
     return Report(
         scheduler,

@@ -47,6 +47,10 @@ class Folder:
         """The files that are there."""
         return list(self.contents)
 
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return name in self.contents
+
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""
         return self.contents[name]

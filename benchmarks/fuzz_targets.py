@@ -38,13 +38,16 @@ from fries.control.messages import (
     Down,
     Ended,
     Failed,
+    GivenUp,
     Go,
     Hello,
+    Holds,
     Noted,
     Piece,
     Shipment,
     Soon,
     Stuck,
+    Taken,
     Up,
     Welcome,
 )
@@ -82,9 +85,10 @@ UPS: Final[tuple[Up, ...]] = (
     Hello("fraud", "worker"),
     Begin(3, 1, 0, 2),
     Ended(3, 1, 0, {1: 1.5}, 2, True, (Cut(10, 1),)),
-    Counted({"FM": Counts(3, 2, 0.5), "MC": Counts()}, 1 << 20),
+    Counted({"FM": Counts(3, 2, 0.5), "MC": Counts()}, 1 << 20, (Taken("FM", 1, 2, 3),)),
     Failed(3, "FM", 1, "ValueError", "{}", "Traceback"),
     Stuck("FM", 1, 2.5),
+    Holds("FM", 1, 0),
 )
 DOWNS: Final[tuple[Down, ...]] = (
     Prepare(1, Part(("FM",), True, frozenset({1}), (2,), frozenset({3}))),
@@ -100,6 +104,7 @@ DOWNS: Final[tuple[Down, ...]] = (
     Welcome((1,), b"definition"),
     Go((1,), (2,), (2,), (Cut(10, 2),)),
     Noted(),
+    GivenUp(1),
 )
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """How a worker's decoder refuses; the worker takes any error for a refusal."""
@@ -248,7 +253,7 @@ def tell_worker(body: bytes) -> str:
         message = DOWN.decode(body)
     except UNREADABLE:
         return "refused"
-    if isinstance(message, (Soon, Shipment, Piece, Welcome, Go, Noted)):
+    if isinstance(message, (Soon, Shipment, Piece, Welcome, Go, Noted, GivenUp)):
         return "not its"
     try:
         state, _ = LOADED.handle(Received(message))

@@ -37,6 +37,10 @@ class MemoryFiles:
         """The files that are there."""
         return list(self.contents)
 
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return name in self.contents
+
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""
         return self.contents[name]
@@ -98,7 +102,8 @@ def happened(files: MemoryFiles) -> list[int]:
 def commit(log: Log, number: int, payload: Sequence[Buffer] = (b"functions",)) -> None:
     """A change from its request to its commit."""
     log.intend(intent(number), payload)
-    log.commit(number, number)
+    log.commit(number)
+    log.take_effect(number, number)
 
 
 def hold(files: MemoryFiles, kind: str) -> threading.Event:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.chaos import workload
 from benchmarks.chaos.scenario import Kind, Moment, Scenario, Teller, events, killed
 from benchmarks.cluster import configured
+from fries.control.changes import UNTRIED
 from fries.errors import AbortedError
 from fries.flow import Flow
 from fries.log.files import PARTIAL, LocalFiles
@@ -37,6 +38,8 @@ POLL_SECONDS: Final = 0.002
 """Between two looks at what has happened: moments last longer."""
 VERSION: Final = 1
 """To which the operators are changed."""
+KINDS: Final = {"queued": Kind.REQUESTED, UNTRIED: Kind.DONE}
+"""What the states of a change are told as, where they have another name."""
 SUPERVISION: Final = Supervision(restarts=5, pause=0.1)
 
 
@@ -126,7 +129,7 @@ class Driver:
         change = self._change
         if change is None:
             return
-        state = Kind(change.state) if change.state != "queued" else Kind.REQUESTED
+        state = KINDS.get(change.state) or Kind(change.state)
         if state is Kind.ABORTED:
             self._see_abort(change)
             return

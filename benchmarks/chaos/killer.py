@@ -86,12 +86,13 @@ class CrashRun:
         self._application.run(self._folder)
         restarted = False
         while True:
+            alive = self._application.alive  # asked first: its last word comes before its end
             told = events(self._folder)
             if told and told[-1].kind is Kind.FINISHED:
                 return []
             if time.monotonic() > deadline:
                 return [f"it hangs; the last events were {told[-3:]}", self._application.story()]
-            if not self._application.alive:
+            if not alive:
                 mine = self._scenario.victim is Victim.DRIVER and killed(self._folder)
                 if restarted or not mine:
                     return ["the driver ended by itself", self._application.story()]

@@ -8,14 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from fries.control.tls import Tls
     from fries.errors import FriesError
+    from fries.events import Event
     from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
     from fries.history import Entry
     from fries.plan import CommitPoint, Plan, Propagation
     from fries.reconfiguration import Reconfiguration
-    from fries.runtime.spec import Function
+    from fries.runtime.spec import DeadLetters, Function
     from fries.schedulers import SCHEDULERS
     from fries.serializability import Verdict, check, check_trace
     from fries.spark.policy import Supervision
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SCHEDULERS",
     "CommitPoint",
+    "DeadLetters",
     "Edge",
     "Emits",
     "Entry",
+    "Event",
     "Flow",
     "FriesError",
     "Function",
@@ -54,12 +58,13 @@ __all__ = [
 _HOMES = {
     "control.tls": ("Tls",),
     "errors": ("FriesError",),
+    "events": ("Event",),
     "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),
     "history": ("Entry",),
     "plan": ("CommitPoint", "Plan", "Propagation"),
     "reconfiguration": ("Reconfiguration",),
-    "runtime.spec": ("Function",),
+    "runtime.spec": ("DeadLetters", "Function"),
     "schedulers": ("SCHEDULERS",),
     "serializability": ("Verdict", "check", "check_trace"),
     "spark.policy": ("Supervision",),
@@ -73,11 +78,24 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     """Find a public name in its module, once."""
-    if name not in _HOME_OF:
+    if name == "__version__":
+        value: object = import_module("importlib.metadata").version("fries-spark")
+    elif name in _HOME_OF:
+        value = _found(name)
+    else:
         raise AttributeError(f"module 'fries' has no attribute {name!r}")
-    value = getattr(import_module(f"fries.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _found(name: str) -> object:
+    try:
+        home = import_module(f"fries.{_HOME_OF[name]}")
+    except ModuleNotFoundError as error:
+        from fries.extras import needs_spark
+
+        raise needs_spark(error) from None
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The command line: ``fries simulate``, ``fries plan``, ``fries data`` and ``fries bench``."""
+"""The command line: ``fries simulate``, ``plan``, ``data``, ``log`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from fries import cli_bench, cli_data
+from fries import cli_bench, cli_data, cli_log
 from fries.bench import plots, tables
 from fries.bench.pool import Pool
 from fries.bench.simulated import EXPERIMENTS, Result
@@ -37,6 +37,7 @@ PIPE_WIDTH: Final = 120
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_log.app, name="log")
 app.command()(cli_bench.bench)
 
 

@@ -18,18 +18,24 @@
      |    +-- AlreadyAppliedError
      +-- AbortedError             a reconfiguration that a worker could not prepare
      +-- RolledBackError          one that failed on live rows and was taken back
+     +-- TooFewRowsError          one that has not met as many rows as somebody waits for
      +-- ScheduleError            operations that do not form a schedule
      +-- ProtocolError            a message that the protocol does not allow now
      +-- WireError                a control connection that broke, or broke the rules
      |    +-- AuthenticationError
      |    +-- TlsError
      +-- OperatorError            a user's function failed on live rows
+     |    +-- StateError          ... or made a state that cannot be kept, or cannot read one
+     +-- StaleCodeError           a worker has other code than the caller, and could not be sent it
      +-- ReplayError              a task that cannot be repeated as it was
      +-- LogError                 the durable log cannot be read or written
      |    +-- LogMismatchError    ... or belongs to another flow
+     |    +-- LogDamagedError     ... or something that happened is missing in it
+     |    +-- LogTakenError       ... or belongs to another driver by now
      +-- SimulationError          a simulation that cannot be set up or does not end
      +-- DatasetError             a dataset that is missing, incomplete or cannot be written
      +-- ExperimentError          an experiment on Spark that does not get on
+     +-- SparkVersionError        PySpark is missing, or not one that is supported
 
 Each error has typed fields, builds its own message, and survives pickling,
 because errors cross process boundaries between workers and the driver.
@@ -211,6 +217,24 @@ class RolledBackError(FriesError):
 
 
 @dataclass(eq=False)
+class TooFewRowsError(FriesError):
+    """A change is in force, but not as many rows as somebody waits for will go through it."""
+
+    number: int
+    wanted: int
+    taken: dict[str, int]
+    """By target, the rows that its new version has taken."""
+    reason: str
+
+    def __str__(self) -> str:
+        taken = ", ".join(f"{name} has taken {rows:,}" for name, rows in self.taken.items())
+        return (
+            f"change {self.number} waits for {self.wanted:,} rows of each target ({taken}), and no "
+            f"more will come: {self.reason}"
+        )
+
+
+@dataclass(eq=False)
 class ScheduleError(FriesError):
     """Operations that do not form a schedule."""
 
@@ -270,6 +294,36 @@ class OperatorError(FriesError):
 
 
 @dataclass(eq=False)
+class StateError(OperatorError):
+    """A state that cannot be kept, or one that was kept and cannot be read."""
+
+    keys: tuple[object, ...] = ()
+    """Whose state it is. :attr:`change` is the one that wrote it; 0: an earlier batch did, or the
+    flow as it was built."""
+
+    def __str__(self) -> str:
+        story = f"\n{self.story}" if self.story else ""
+        whose = f", which change {self.change} wrote" if self.change else ""
+        return f"operator {self.operator!r} failed on {self.row}{whose}: {self.problem}{story}"
+
+
+@dataclass(eq=False)
+class StaleCodeError(FriesError):
+    """A process has other code than whoever sent it a function, and by value it cannot travel."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.module}.{self.name} is other code here than the caller holds (its module was "
+            "edited after this process had imported it, or is another version), and it cannot "
+            "travel by value: move what does not pickle (locks, clients, sessions) and imports "
+            "inside functions out of its way, or restart the Spark application"
+        )
+
+
+@dataclass(eq=False)
 class ReplayError(FriesError):
     """A task is executed again and cannot repeat the switch that others have seen the rows of."""
 
@@ -309,6 +363,35 @@ class LogMismatchError(LogError):
 
 
 @dataclass(eq=False)
+class LogDamagedError(LogError):
+    """Records of what happened are damaged or missing; nothing was started."""
+
+    problem: str
+    damage: tuple[str, ...]
+
+    def __str__(self) -> str:
+        checkpoint = self.problem.removesuffix("/fries")
+        return (
+            f"the log in {self.problem} is damaged ({'; '.join(self.damage)}), and nothing was "
+            f"started; `fries log check {checkpoint}` shows what is left of it and the ways out"
+        )
+
+
+@dataclass(eq=False)
+class LogTakenError(LogError):
+    """Another driver was started on the checkpoint: it goes on, and this one has to stop."""
+
+    problem: str
+    owner: str
+
+    def __str__(self) -> str:
+        return (
+            f"another driver ({self.owner}) was started on {self.problem} and has taken it over; "
+            "this one changes nothing there any more. Run one driver on a checkpoint"
+        )
+
+
+@dataclass(eq=False)
 class SimulationError(FriesError):
     """A simulation that cannot be set up, or that does not end."""
 
@@ -327,6 +410,20 @@ class DatasetError(FriesError):
 
     def __str__(self) -> str:
         return f"dataset {self.path}: {self.problem}"
+
+
+@dataclass(eq=False)
+class SparkVersionError(FriesError):
+    """PySpark is missing, or a version that Fries was not tested with."""
+
+    supported: tuple[str, ...]
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"this needs PySpark {' or '.join(self.supported)}, and {self.problem}; install it "
+            "with: pip install 'fries-spark[spark]'"
+        )
 
 
 @dataclass(eq=False)

@@ -21,18 +21,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from fries.arguments import NUMBER, check_name, expect
+from fries.control.tls import Tls
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
+from fries.extras import require_spark
 from fries.graph import Graph
 from fries.history import Entry, entry_of
+from fries.listening import Announcer, Callback, Listening
 from fries.plan import Plan
+from fries.runtime.dead_letters import COLUMNS
 from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.lookup import Lookup
-from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec
+from fries.runtime.spec import ERRORS, EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.stages import PhysicalFlow, explained, physical
 from fries.stream import Stream, as_arrow, as_table
 from fries.traits import OUTSIDE, graph_of, upstream
 from fries.updates import Revision, Update
+from fries.waiting import told_if_slow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from fries.control.messages import Counts
-    from fries.control.tls import Tls
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
     from fries.spark.engine import Engine
@@ -49,6 +54,10 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "output"
 """Name of the operator that stands for what the user does with the result."""
+COLLECTS: Final = (
+    "reconfigure waits for it, and it counts in the delay of the change; to collect it before, "
+    "give frame.toArrow()"
+)
 GROUPS: Final = 64
 """Key groups of a keyed operator: each costs Spark about a millisecond per micro-batch, and its
 rows and states are in memory together."""
@@ -56,6 +65,8 @@ rows and states are in memory together."""
 
 class Flow:
     """A dataflow whose operators can be changed while Spark runs it.
+
+    In a ``with`` statement it is stopped at the end.
 
     With ``audit``, a folder that driver and workers share, every data operation is recorded
     there, and :meth:`audit` checks that no source tuple met half of a change. ``groups`` is the
@@ -70,9 +81,13 @@ class Flow:
         groups: int = GROUPS,
         tls: Tls | None = None,
     ) -> None:
+        require_spark()
+        check_name("flow", name)
+        expect(f"flow {name!r}", "groups", groups, int, "how many key groups, such as 64")
         if groups < 1:
             raise TraitError(f"flow {name!r}", f"it cannot have {groups} key groups")
         if tls is not None:
+            expect(f"flow {name!r}", "tls", tls, Tls, "fries.Tls(certificate, key, authority)")
             tls.check()
         self.name = name
         self._audit = None if audit is None else str(Path(audit).absolute())
@@ -85,11 +100,32 @@ class Flow:
         self._run: SupervisedQuery | None = None
         self._engine: Engine | None = None
         self._graph: Graph | None = None
+        self._stopped = False
+        self._events = Announcer(name)
+
+    def __enter__(self) -> Flow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __str__(self) -> str:
+        words = [f"{len(self._operators)} operators"]
+        if self._engine is not None:
+            words += [f"{len(self.workers)} workers", f"{len(self.history())} changes"]
+        if self._run is not None:
+            words.append("its query runs" if self._run.isActive else "its query is over")
+        return f"flow {self.name!r}: {', '.join(words)}"
+
+    __repr__ = __str__
 
     def source(self, name: str, dataframe: DataFrame) -> Stream:
         """The rows of a DataFrame, batch or streaming."""
+        from fries.spark.given import check_frame
         from fries.spark.schemas import arrow_schema
 
+        check_name("source", name)
+        check_frame(f"source {name!r}", dataframe)
         for other in self._sources.values():
             if other.isStreaming != dataframe.isStreaming:
                 raise TraitError(
@@ -107,19 +143,25 @@ class Flow:
         Several outputs, each with a name, come as one DataFrame, because two queries would run
         the flow twice: take them apart with :meth:`select`, in ``foreachBatch`` for instance.
         """
-        from fries.spark.engine import Definition, Engine
+        from fries.spark.definition import Definition
+        from fries.spark.engine import Engine
 
         self._refuse_if_built()
         if stream is not None and OUTPUT in streams:
-            raise DuplicateOperatorError(OUTPUT)
-        named = dict(streams) if stream is None else {OUTPUT: stream, **streams}
-        self._check_outputs(named)
+            raise TraitError(
+                f"output {OUTPUT!r}", "a stream without a name is called so; name that one, too"
+            )
+        outputs = dict(streams) if stream is None else {OUTPUT: stream, **streams}
+        letters = self._dead_letters()
+        self._check_outputs(outputs, letters)
         edges = list(self._edges)
-        for name, one in named.items():
+        for name, one in outputs.items():
             edges.append(EdgeSpec(len(edges), one.operator, name, one.branch))
-        graph = graph_of(self._operators, edges, tuple(self._sources), tuple(named))
-        ordered = tuple(self._operators[name] for name in graph.order if name not in named)
-        names = tuple(named)
+        for operator, output in letters.items():
+            edges.append(EdgeSpec(len(edges), operator, output, ERRORS))
+        names = tuple(dict.fromkeys([*outputs, *letters.values()]))
+        graph = graph_of(self._operators, edges, tuple(self._sources), names)
+        ordered = tuple(self._operators[name] for name in graph.order if name not in names)
         engine = Engine(
             Definition(
                 self.name,
@@ -130,6 +172,7 @@ class Flow:
                 self._groups,
                 self._audit,
                 self._tls,
+                self._events,
             )
         )
         try:
@@ -145,41 +188,62 @@ class Flow:
         """The rows and columns of one of several outputs."""
         from pyspark.sql import functions as F  # noqa: N812
 
+        from fries.spark.given import check_frame
+
+        check_frame(f"output {output!r}", frame)
         if output not in self._outputs:
             known = ", ".join(self._outputs)
             raise TraitError(f"output {output!r}", f"there is no such output; there are {known}")
         if len(self._outputs) == 1:
             return frame
         edge = next(edge for edge in self._edges if edge.target == output)
-        columns = self._operators[edge.source].schema.names
+        errors = edge.branch == ERRORS
+        columns = COLUMNS.names if errors else self._operators[edge.source].schema.names
         return frame.where(F.col(OUTPUT_NAME) == output).select(*columns)
 
     def start(
         self,
         writer: DataStreamWriter,
         supervision: Supervision | None = None,
-        replace_functions: bool = False,
+        replace_functions: bool | None = None,
     ) -> SupervisedQuery:
         """Start a query on the output, and keep it running.
 
         Changes are logged in its checkpoint, and a checkpoint that has some goes on with them.
-        With ``replace_functions`` the functions of this flow replace those of all logged changes
-        (they have moved into the code); their migrations still count. A query that fails is
+        An operator whose code is not what it was at the start before gets the new code, by a
+        change with a number (:attr:`deployment`); one with the same code keeps its live changes.
+        ``replace_functions=True`` deploys the code of all operators, ``False`` of none.
+        A query that fails is
         started again as ``supervision`` says, without the change that made it fail; one without
         a checkpoint cannot be started again.
         """
+        from fries.spark.given import check_writer
+        from fries.spark.narrator import Narrator
         from fries.spark.policy import Supervision
         from fries.spark.supervisor import SupervisedQuery
 
+        where = f"flow {self.name!r}"
+        check_writer(where, writer)
+        if supervision is not None:
+            meant = "fries.Supervision(...)"
+            expect(where, "the supervision", supervision, Supervision, meant)
+        if replace_functions is not None:
+            meant = "True, False or nothing"
+            expect(where, "replace_functions", replace_functions, bool, meant)
+        self._refuse_if_stopped()
         if self._run is not None and self._run.isActive:
-            raise TraitError(
-                f"flow {self.name!r}", "its query is running; stop it first, or build another flow"
-            )
+            raise TraitError(where, "its query is running; stop it first, or build another flow")
         self._running.start(writer, supervision, replace_functions)
         unlogged = Supervision(rollback=False, restarts=0)
         default = Supervision() if self._running.is_logged else unlogged
-        self._run = SupervisedQuery(self._running, supervision or default)
+        narrator = Narrator(self._events, self._running.leave)
+        self._run = SupervisedQuery(self._running, supervision or default, narrator)
         return self._run
+
+    @property
+    def deployment(self) -> Reconfiguration | None:
+        """The change that brought the code of this start, if it was new: it can be undone."""
+        return None if self._engine is None else self._engine.deployment
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -224,6 +288,8 @@ class Flow:
 
     def plan(self, updates: Mapping[str, object], scheduler: str = "fries") -> Plan:
         """What a reconfiguration would do; nothing is changed."""
+        _check_updates(updates)
+        expect("the scheduler", "its name", scheduler, str, "a text, such as 'fries'")
         return _planned(self.graph, scheduler, tuple(updates))
 
     def reconfigure(
@@ -241,10 +307,11 @@ class Flow:
         ``note`` is kept in the :meth:`history`.
         """
         requested = time.time()
-        if not isinstance(updates, Mapping):
-            given = f"{{{updates!r}: function}}" if isinstance(updates, str) else "{name: function}"
-            raise TraitError("the updates", f"give a mapping of operators to functions: {given}")
+        _check_updates(updates)
+        expect("the reconfiguration", "its timeout", timeout, NUMBER, "seconds, such as 60")
+        expect("the reconfiguration", "its note", note, str, "a text for the history")
         engine = self._running
+        self._refuse_if_stopped()
         if self._run is not None and not self._run.isActive:
             raise NotRunningError(self.name)
         plan = self.plan(updates, scheduler)
@@ -258,6 +325,15 @@ class Flow:
         """
         engine = self._engine
         return [] if engine is None else [entry_of(one) for one in engine.server.history()]
+
+    def listen(self, callback: Callback) -> Listening:
+        """Call back with every event of the flow from now on; see :mod:`fries.events`.
+
+        The callback runs on a thread of its own, one event after the other: a slow one, or one
+        that raises, harms nobody. ``.stop()`` of what is returned ends it, and so does
+        :meth:`stop`.
+        """
+        return self._events.listen(callback)
 
     def audit(self) -> Verdict:
         """Check what has been recorded: that every change was all or nothing for every tuple."""
@@ -273,6 +349,8 @@ class Flow:
             self._run.stop()
         if self._engine is not None:
             self._engine.stop()
+            self._stopped = True
+        self._events.close()
 
     def _physical(self) -> PhysicalFlow:
         graph = self.graph
@@ -294,17 +372,21 @@ class Flow:
         old = self._operators[name].function
         try:
             if isinstance(old, Lookup) and not callable(function):
-                function = old.with_table(as_table(function))
+                with told_if_slow(f"lookup {name!r}: Spark collects its new table", COLLECTS):
+                    function = old.with_table(as_table(function))
             schema = as_arrow(given.schema)
         except Exception as error:  # of Fries, of Arrow, or of Spark's parser
             raise UpdateRefusedError(name, f"its table or schema is of no use: {error}") from error
-        return Revision(function, given.migrate, schema, given.result, given.inverse)
+        return Revision(function, given.migrate, schema, given.result, given.inverse, given.label)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:
         self._refuse_if_built()
-        if not spec.name:
-            raise TraitError("operator ''", "an operator needs a name")
-        if spec.name in self._operators or spec.name == OUTPUT:
+        check_name("operator", spec.name)
+        if spec.name == OUTPUT:
+            raise TraitError(
+                f"operator {OUTPUT!r}", "the output of a flow is called so; choose another name"
+            )
+        if spec.name in self._operators:
             raise DuplicateOperatorError(spec.name)
         self._check_own(spec.name, inputs)
         self._check_once(inputs)
@@ -357,16 +439,44 @@ class Flow:
             if name in self._sources or self._operators[name].kind is Kind.AGGREGATE
         )
 
-    def _check_outputs(self, named: Mapping[str, Stream]) -> None:
-        if not named:
+    def _dead_letters(self) -> dict[str, str]:
+        """By operator, the output that its failing rows go to, where they go to one."""
+        rules = {name: spec.on_error for name, spec in self._operators.items()}
+        return {name: rule.output for name, rule in rules.items() if rule and rule.output}
+
+    def _check_outputs(self, outputs: Mapping[str, Stream], letters: Mapping[str, str]) -> None:
+        if not outputs:
             raise TraitError(f"flow {self.name!r}", "it has no output; name at least one stream")
-        for name, stream in named.items():
+        for name, stream in outputs.items():
+            meant = "a stream of this flow: what the method for its last operator has returned"
+            expect(f"output {name!r}", "it", stream, Stream, meant)
             if stream.flow is not self:
                 raise TraitError(f"output {name!r}", "the stream belongs to another flow")
             if name in self._operators:
-                raise DuplicateOperatorError(name)
-        if len(named) > 1:
-            _check_together([stream.schema for stream in named.values()])
+                raise TraitError(
+                    f"output {name!r}",
+                    "an operator is called so, and in a plan the two could not be told apart; "
+                    f"choose another name, as in flow.output({name}_rows=stream)",
+                )
+        for operator, output in letters.items():
+            if output in outputs or output in self._operators:
+                raise TraitError(
+                    f"operator {operator!r}",
+                    f"its on_error={output!r} is another output or an operator; failing rows need "
+                    "an output of their own, which several operators may share",
+                )
+        if len(outputs) > 1 or letters:
+            schemas = [stream.schema for stream in outputs.values()]
+            _check_together([*schemas, COLUMNS] if letters else schemas)
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped:
+            raise TraitError(
+                f"flow {self.name!r}",
+                "flow.stop() has ended it; build it again, as a new Flow, and start that: on the "
+                "same checkpoint it goes on where this one was (to stop only the query, use "
+                "query.stop())",
+            )
 
     def _refuse_if_built(self) -> None:
         if self._engine is not None:
@@ -377,6 +487,13 @@ class Flow:
 def _planned(graph: Graph, scheduler: str, targets: tuple[str, ...]) -> Plan:
     """The plan for some targets: the same operators are often changed again and again."""
     return scheduler_of(scheduler)(graph, targets)
+
+
+def _check_updates(updates: object) -> None:
+    """Refuse what is no mapping: the letters of a name would count as operators."""
+    if not isinstance(updates, Mapping):
+        given = f"{{{updates!r}: function}}" if isinstance(updates, str) else "{name: function}"
+        raise TraitError("the updates", f"give a mapping of operators to functions: {given}")
 
 
 def _check_together(schemas: list[pa.Schema]) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fries.control.changes import Summary
+from fries.events import first_line, named
 from fries.protocol.controller import Phase
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry:
     """One reconfiguration in a flow's history."""
 
@@ -19,6 +20,8 @@ class Entry:
     """When it was requested."""
     versions: Mapping[str, int]
     """By target, the version that it brought: 1 is the first update."""
+    labels: Mapping[str, str]
+    """By target, the label of that version, or a short hash of its code."""
     scheduler: str
     state: str
     delay: float | None
@@ -28,10 +31,19 @@ class Entry:
     """Why it was aborted or rolled back."""
 
     def __str__(self) -> str:
-        took = "" if self.delay is None else f" after {self.delay * 1000:.1f} ms"
-        targets = ", ".join(f"{name} v{version}" for name, version in self.versions.items())
+        versions = tuple(f"{name} v{version}" for name, version in self.versions.items())
+        what = named(versions, tuple(self.labels.get(name, "") for name in self.versions))
         note = f" ({self.note})" if self.note else ""
-        return f"{self.number}. {self.time:%Y-%m-%d %H:%M:%S} {targets}: {self.state}{took}{note}"
+        return f"{self.number}. {self.time:%Y-%m-%d %H:%M:%S} {what}: {self._outcome()}{note}"
+
+    __repr__ = __str__
+
+    def _outcome(self) -> str:
+        """What became of it: of one that was taken back the reason, of others how fast it was."""
+        if self.state in (Phase.ROLLED_BACK.value, Phase.ABORTED.value):
+            return f"{self.state}: {first_line(self.reason)}"
+        took = "" if self.delay is None else f", switched after {self.delay * 1000:.1f} ms"
+        return f"{self.state}{took}"
 
 
 def entry_of(change: Summary) -> Entry:
@@ -40,8 +52,9 @@ def entry_of(change: Summary) -> Entry:
         change.number,
         datetime.fromtimestamp(change.requested, UTC),
         change.versions,
+        change.labels,
         change.scheduler,
-        Phase.ROLLED_BACK.value if change.failed else change.phase.value,
+        change.state,
         change.delay,
         change.note,
         change.reason,

@@ -26,7 +26,7 @@ class Propagation(enum.Enum):
     """Each tuple carries the version that it entered with, and both stay resident."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """How one reconfiguration of some operators will be carried out."""
 
@@ -77,6 +77,8 @@ class Plan:
         lines.append(f"  longest path   {self.longest_path}")
         lines.append(f"  channels       {self.channels:,} of {self.total_channels:,}")
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def to_dot(self) -> str:
         """The dataflow in Graphviz DOT, with a box around each component."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from fries.control.changes import Change
+from fries.control.changes import UNTRIED, Change, Rows
 from fries.control.messages import Failed
-from fries.errors import AbortedError, RolledBackError
+from fries.errors import AbortedError, RolledBackError, TooFewRowsError
+from fries.events import first_line, named
 from fries.plan import Plan
 from fries.protocol.controller import Phase
 
 Undo: TypeAlias = "Callable[[Plan, int, float, str], Reconfiguration]"
 
+IN_PLACE: Final = frozenset({UNTRIED, Phase.DONE.value})
+"""States of a change that happened, and whose micro-batch is over."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Reconfiguration:
     """How a reconfiguration goes. Times are seconds."""
 
@@ -25,9 +29,14 @@ class Reconfiguration:
     _undo: Undo = field(repr=False)
 
     def __str__(self) -> str:
-        who = f"{', '.join(self.plan.targets)} by {self.plan.scheduler}"
+        targets, labels = self.plan.targets, self.labels
+        who = f"{named(targets, tuple(map(labels.__getitem__, targets)))} by {self.plan.scheduler}"
+        if self._change.taken_back or self.failure is not None:
+            return f"change {self.number} of {who}: {self.state}: {first_line(self.reason)}"
         took = "" if self.delay is None else f", switched after {self.delay * 1000:.1f} ms"
         return f"change {self.number} of {who}: {self.state}{took}"
+
+    __repr__ = __str__
 
     @property
     def number(self) -> int:
@@ -36,11 +45,27 @@ class Reconfiguration:
 
     @property
     def state(self) -> str:
-        """``queued``, ``preparing``, ``committed``, ``done``, ``aborted`` or ``rolled back``.
+        """``queued``, ``preparing``, ``committed``, then ``untried`` or ``done``.
 
-        A committed change is done when its micro-batch is; a batch job is one batch.
+        Or else ``aborted`` or ``rolled back``. A committed change is over when its micro-batch
+        is; a batch job is one batch. It is ``untried`` as long as some target has not taken a row
+        by its new version: then it may still fail on the first one.
         """
-        return Phase.ROLLED_BACK.value if self.failure else self._change.phase.value
+        return self._change.state
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """By target, the label of the version that it brings, or a short hash of its code."""
+        return self._change.order.labels
+
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """By target, the rows that its new and its old version have taken since the commit.
+
+        As far as workers have told, a few times a second; a task that is executed again counts
+        again.
+        """
+        return {name: self._change.rows.get(name, Rows()) for name in self.plan.targets}
 
     @property
     def delay(self) -> float | None:
@@ -78,20 +103,39 @@ class Reconfiguration:
         """How its version failed on live rows, if it was rolled back: operator, row, traceback."""
         return self._change.failure
 
-    def wait(self, timeout: float | None = None) -> bool:
+    @property
+    def rollback(self) -> str | None:
+        """How it was taken back when its version failed; ``None`` if it was not.
+
+        ``in place``: the query ran on, and the rows that failed were processed again by the version
+        before, within milliseconds. ``replayed``: the query was started again, and the whole batch
+        was replayed on the version before.
+        """
+        way = self._change.way_back
+        return None if way is None else way.value
+
+    def wait(self, timeout: float | None = None, rows: int = 0) -> bool:
         """Wait until all workers have switched; ``False`` if that takes too long.
+
+        With ``rows``, wait also until each target has taken so many rows by its new version:
+        they went through it, which a switch alone does not say. If no more rows can come,
+        because the query is over or another change has come, it raises
+        :class:`~fries.errors.TooFewRowsError`.
 
         Raises :class:`~fries.errors.AbortedError`, with the traceback of the worker that
         could not load a function, if nothing was changed, and
         :class:`~fries.errors.RolledBackError` if it failed on live rows and was taken back.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        settled = self._change.wait(deadline)
+        reached = self._change.wait(deadline, rows)
         if self._change.phase is Phase.ABORTED:
             raise AbortedError(self.reason)
         if self._change.phase is Phase.ROLLED_BACK or self.failure is not None:
             raise RolledBackError(self.plan.targets, self.reason)
-        return settled
+        if self._change.no_more_rows and not self._change.taken(rows):
+            taken = {name: one.new for name, one in self.rows.items()}
+            raise TooFewRowsError(self.number, rows, taken, self._change.no_more_rows)
+        return reached
 
     def undo(self, timeout: float = 60.0, note: str = "") -> Reconfiguration:
         """Take it back, by a reconfiguration like this one with the versions from before.

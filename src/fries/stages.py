@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from fries.graph import Graph
-from fries.runtime.spec import GROUPED, EdgeSpec, Kind, OperatorSpec, StageSpec
+from fries.runtime.dead_letters import COLUMNS
+from fries.runtime.spec import ERRORS, GROUPED, EdgeSpec, Kind, OperatorSpec, StageSpec
 
 
 class Exchange(enum.Enum):
@@ -68,10 +69,15 @@ def physical(operators: Sequence[OperatorSpec], edges: Iterable[EdgeSpec]) -> Ph
     last = max(numbers.values(), default=0)
     stages = tuple(_stage(number, operators, edges, numbers) for number in range(last + 1))
     by_name = {spec.name: spec for spec in operators}
-    schemas = {
-        e.number: by_name[e.source if e.source in by_name else e.target].schema for e in edges
-    }
+    schemas = {edge.number: _columns(edge, by_name) for edge in edges}
     return PhysicalFlow(stages, schemas, stages[-1].leaving)
+
+
+def _columns(edge: EdgeSpec, operators: Mapping[str, OperatorSpec]) -> pa.Schema:
+    """The columns of the rows of an edge."""
+    if edge.branch == ERRORS:
+        return COLUMNS
+    return operators[edge.source if edge.source in operators else edge.target].schema
 
 
 def _numbers(operators: Sequence[OperatorSpec], edges: Sequence[EdgeSpec]) -> dict[str, int]:
@@ -148,4 +154,6 @@ def _operator_line(spec: OperatorSpec, graph: Graph) -> str:
         traits.append("blocking")
     if operator.unique:
         traits.append("unique per tuple")
+    if spec.on_error is not None:
+        traits.append(f"failing rows: {spec.on_error.to}")
     return f"{spec.name} ({', '.join(traits)})"

@@ -6,15 +6,26 @@ batch. Every operator has a name, by which it can be reconfigured while the flow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from fries.arguments import check_name, expect, listed
 from fries.errors import TraitError
 from fries.runtime.functions import accepts
-from fries.runtime.spec import Function, Keying, Kind, OperatorSpec, Style
+from fries.runtime.spec import (
+    DeadLetters,
+    Function,
+    Keying,
+    Kind,
+    OnUnreadable,
+    OperatorSpec,
+    Style,
+    Unreadable,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,6 +37,9 @@ BatchStyle: TypeAlias = Literal["arrow", "pandas"]
 Schema: TypeAlias = "str | StructType | pa.Schema"
 """Columns as text (``"user long, amount double"``), or as a schema of Spark or Arrow."""
 Columns: TypeAlias = "str | Sequence[str]"
+OnError: TypeAlias = "str | DeadLetters"
+"""What becomes of rows that an operator cannot process: ``"fail"``, ``"drop"``, or the name of an
+output of the flow that they go to."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +58,33 @@ class Stream:
         schema: Schema | None = None,
         batch: BatchStyle | None = None,
         shuffle: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """One row out for each row in. Without a schema: the input's, or what a batch says.
 
         With ``shuffle``, rows are exchanged by these columns first, as in the other operators
         that have it: a Spark shuffle, behind which a new stage begins.
+
+        ``switch_within`` are the seconds that one chunk of rows may take, and so the longest that
+        a change waits for it: a function over batches gets as many rows in a call as fit. By
+        default it gets so few that a change waits a few milliseconds, or as many as it takes to
+        lose less than a tenth of the throughput. All operators of a stage share their chunks.
+
+        ``on_error`` says what becomes of rows on which the function raises, or for which it returns
+        what was not declared: ``"fail"`` (the version has failed), ``"drop"``, or the name of an
+        output that they go to, which :meth:`Flow.output` adds; :class:`DeadLetters` has a limit.
         """
-        return self._then(name, Kind.MAP, function, schema, batch, shuffle=shuffle)
+        return self._then(
+            name,
+            Kind.MAP,
+            function,
+            schema,
+            batch,
+            shuffle=shuffle,
+            switch_within=switch_within,
+            on_error=on_error,
+        )
 
     def flat_map(
         self,
@@ -59,9 +93,20 @@ class Stream:
         schema: Schema | None = None,
         batch: BatchStyle | None = None,
         shuffle: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """Any number of rows out for each row in (one-to-many)."""
-        return self._then(name, Kind.FLAT_MAP, function, schema, batch, shuffle=shuffle)
+        return self._then(
+            name,
+            Kind.FLAT_MAP,
+            function,
+            schema,
+            batch,
+            shuffle=shuffle,
+            switch_within=switch_within,
+            on_error=on_error,
+        )
 
     def filter(
         self,
@@ -69,9 +114,20 @@ class Stream:
         function: Function,
         batch: BatchStyle | None = None,
         shuffle: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """The rows for which the function is true."""
-        return self._then(name, Kind.FILTER, function, self.schema, batch, shuffle=shuffle)
+        return self._then(
+            name,
+            Kind.FILTER,
+            function,
+            self.schema,
+            batch,
+            shuffle=shuffle,
+            switch_within=switch_within,
+            on_error=on_error,
+        )
 
     def split(
         self,
@@ -80,11 +136,24 @@ class Stream:
         branches: int = 2,
         batch: BatchStyle | None = None,
         shuffle: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> tuple[Stream, ...]:
         """Each row goes to one branch: the function gives its number, from 0."""
+        expect(f"split {name!r}", "branches", branches, int, "how many there are, such as 2")
         if branches < 1:
             raise TraitError(f"split {name!r}", f"it cannot have {branches} branches")
-        stream = self._then(name, Kind.SPLIT, function, self.schema, batch, branches, shuffle)
+        stream = self._then(
+            name,
+            Kind.SPLIT,
+            function,
+            self.schema,
+            batch,
+            branches,
+            shuffle,
+            switch_within,
+            on_error,
+        )
         return tuple(Stream(self.flow, name, stream.schema, number) for number in range(branches))
 
     def replicate(self, name: str) -> Stream:
@@ -93,7 +162,9 @@ class Stream:
 
     def union(self, name: str, *others: Stream) -> Stream:
         """The rows of several streams with the same columns."""
+        meant = f"streams one after the other: .union({name!r}, second, third)"
         for other in others:
+            expect(f"union {name!r}", "an input", other, Stream, meant)
             if other.schema != self.schema:
                 raise TraitError(
                     f"union {name!r}",
@@ -112,6 +183,9 @@ class Stream:
         initial: object = None,
         many: bool = False,
         migrations: Sequence[Function | None] = (),
+        on_unreadable: Literal["fail", "skip"] | Function = "fail",
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """Keyed and stateful: ``function(state, row)`` returns ``(state, row)``.
 
@@ -120,19 +194,32 @@ class Stream:
         a list of rows instead. In a batch the rows of a key come in the order of ``order_by``.
         ``migrations`` are for a flow that is built again on an old checkpoint: what turned the
         states of each earlier version into those of the next, oldest first (``None`` where
-        they stayed as they were).
+        they stayed as they were). ``on_unreadable`` is for a state in the checkpoint that cannot
+        be unpickled: ``"skip"`` forgets it; a function of its key, its bytes and the exception
+        returns what it should be, as the version that wrote it had it.
         """
+        meant = "a list of functions, oldest first"
+        expect(f"operator {name!r}", "migrations", migrations, Sequence, meant)
         keying = Keying(
             self._key(name, key),
             self._order(name, order_by),
             initial,
             tuple(step for step in migrations if step is not None),
+            _on_unreadable(name, on_unreadable),
         )
         _check_callables(name, 2, function)
         _check_callables(name, 1, *(step for step in migrations if step is not None))
         gives = as_arrow(schema) or self.schema
         spec = OperatorSpec(
-            name, Kind.PROCESS, gives, function, takes=self.schema, keying=keying, many=many
+            name,
+            Kind.PROCESS,
+            gives,
+            function,
+            takes=self.schema,
+            keying=keying,
+            many=many,
+            switch_within=_seconds(name, switch_within),
+            on_error=_on_error(name, on_error),
         )
         return self.flow._add(spec, (self,))
 
@@ -145,6 +232,8 @@ class Stream:
         initial: object = None,
         result: Function | None = None,
         order_by: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         """One row per key at the end of each micro-batch, or of the batch job (blocking).
 
@@ -159,7 +248,15 @@ class Stream:
         if missing:
             raise TraitError(f"aggregate {name!r}", f"its schema lacks the key columns {missing}")
         spec = OperatorSpec(
-            name, Kind.AGGREGATE, gives, function, takes=self.schema, keying=keying, result=result
+            name,
+            Kind.AGGREGATE,
+            gives,
+            function,
+            takes=self.schema,
+            keying=keying,
+            result=result,
+            switch_within=_seconds(name, switch_within),
+            on_error=_on_error(name, on_error),
         )
         return self.flow._add(spec, (self,))
 
@@ -171,6 +268,7 @@ class Stream:
         to: Columns | None = None,
         how: Literal["inner", "left"] = "inner",
         shuffle: bool = False,
+        switch_within: float | None = None,
     ) -> Stream:
         """Join with a static table, which every worker holds.
 
@@ -180,8 +278,9 @@ class Stream:
         """
         from fries.runtime.lookup import Lookup
 
-        keys = _listed(on)
-        found = Lookup(as_table(table), keys, how, None if to is None else _listed(to))
+        keys = listed(f"lookup {name!r}", "on", on)
+        theirs = None if to is None else listed(f"lookup {name!r}", "to", to)
+        found = Lookup(as_table(table), keys, how, theirs)
         keying = Keying(self._key(name, keys)) if shuffle else None
         gives = found.schema(self.schema)
         spec = OperatorSpec(
@@ -192,6 +291,7 @@ class Stream:
             takes=self.schema,
             keying=keying,
             many=not found.unique,
+            switch_within=_seconds(name, switch_within),
         )
         return self.flow._add(spec, (self,))
 
@@ -200,6 +300,7 @@ class Stream:
 
         The columns of this stream, then those of the other one that this one has not.
         """
+        expect(f"join {name!r}", "the other branch", other, Stream, "a stream of this flow")
         self.flow._check_own(name, (other,))
         keys = self._key(name, on)
         ours_from, theirs_from = (self.flow._origins(one.operator) for one in (self, other))
@@ -231,6 +332,8 @@ class Stream:
         batch: BatchStyle | None,
         branches: int = 1,
         shuffle: Columns = (),
+        switch_within: float | None = None,
+        on_error: OnError = "fail",
     ) -> Stream:
         _check_callables(name, 1, function)
         style = _style(name, batch)
@@ -241,7 +344,16 @@ class Stream:
         keys = self._key(name, shuffle)
         keying = Keying(keys) if keys else None
         spec = OperatorSpec(
-            name, kind, gives, function, style, branches, takes=self.schema, keying=keying
+            name,
+            kind,
+            gives,
+            function,
+            style,
+            branches,
+            takes=self.schema,
+            keying=keying,
+            switch_within=_seconds(name, switch_within),
+            on_error=_on_error(name, on_error),
         )
         return self.flow._add(spec, (self,))
 
@@ -267,14 +379,14 @@ class Stream:
         return known
 
     def _known(self, name: str, what: str, columns: Columns) -> tuple[str, ...]:
-        listed = _listed(columns)
-        missing = [column for column in listed if column not in self.schema.names]
+        names = listed(f"operator {name!r}", f"its {what}", columns)
+        missing = [column for column in names if column not in self.schema.names]
         if missing:
             raise TraitError(
                 f"operator {name!r}",
                 f"its {what} names {missing}, but it gets the columns {self.schema.names}",
             )
-        return listed
+        return names
 
 
 def as_arrow(schema: Any) -> Any:  # noqa: ANN401
@@ -307,7 +419,21 @@ def _style(name: str, batch: str | None) -> Style:
         ) from None
 
 
+def _seconds(name: str, within: float | None) -> float | None:
+    """How long a chunk may take, if that was said."""
+    if within is None:
+        return None
+    if isinstance(within, bool) or not isinstance(within, int | float):
+        raise TraitError(f"operator {name!r}", f"switch_within={within!r} is no number of seconds")
+    if not 0 < within < math.inf:
+        raise TraitError(
+            f"operator {name!r}", f"switch_within={within} means nothing; give seconds above 0"
+        )
+    return float(within)
+
+
 def _check_callables(name: str, arguments: int, *functions: object) -> None:
+    check_name("operator", name)
     for function in functions:
         if not callable(function):
             raise TraitError(f"operator {name!r}", f"{function!r} cannot be called")
@@ -318,8 +444,33 @@ def _check_callables(name: str, arguments: int, *functions: object) -> None:
             )
 
 
-def _listed(columns: Columns) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)
+def _on_error(name: str, given: object) -> DeadLetters | None:
+    rule = DeadLetters(given) if isinstance(given, str) else given
+    if not isinstance(rule, DeadLetters) or not rule.to:
+        raise TraitError(
+            f"operator {name!r}",
+            f"on_error={given!r} means nothing; use 'fail', 'drop', the name of an output, or "
+            "DeadLetters(to, limit=)",
+        )
+    if not 0 <= rule.limit <= 1:
+        raise TraitError(
+            f"operator {name!r}", f"the limit of failing rows is a share, not {rule.limit}"
+        )
+    return None if rule.to == "fail" else rule
+
+
+def _on_unreadable(name: str, given: object) -> OnUnreadable:
+    if callable(given):
+        _check_callables(name, 3, given)
+        return given
+    try:
+        return Unreadable(given)
+    except ValueError:
+        raise TraitError(
+            f"operator {name!r}",
+            f"on_unreadable={given!r} means nothing; use 'fail', 'skip' or a function of the key, "
+            "the pickled state and the error",
+        ) from None
 
 
 def _type_of(name: str, stream: Stream, column: str) -> pa.DataType:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
+from fries.labels import code_label
 from fries.runtime.functions import accepts, make_call, never
 from fries.runtime.lookup import Lookup
 from fries.runtime.spec import ARGUMENTS, EdgeSpec, Function, Kind, OperatorSpec, Style
@@ -27,7 +28,7 @@ class Update:
     names the columns that the new
     version gives, if they change: what follows in the same stage must take them, so update it
     in the same reconfiguration. ``result`` is for an aggregate. Of a lookup, the function is
-    a table.
+    a table. ``label`` names the version in the history; without, a short hash of its code does.
     """
 
     function: Function | DataFrame | pa.Table
@@ -35,6 +36,7 @@ class Update:
     schema: str | StructType | pa.Schema | None = None
     result: Function | None = None
     inverse: Function | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Revision:
     schema: pa.Schema | None = None
     result: Function | None = None
     inverse: Function | None = None
+    label: str = field(default="", compare=False)
 
 
 def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
@@ -65,7 +68,8 @@ def revised(spec: OperatorSpec, update: Revision) -> OperatorSpec:
         _check_lookup(spec, update.function)
     schema = spec.schema if update.schema is None else update.schema
     result = update.result or spec.result
-    return replace(spec, function=update.function, schema=schema, result=result)
+    label = update.label or code_label(update.function, result)
+    return replace(spec, function=update.function, schema=schema, result=result, label=label)
 
 
 def _check_callables(spec: OperatorSpec, update: Revision) -> None:
@@ -130,27 +134,44 @@ def check_columns(
     edges = tuple(edges)
     gives: dict[str, pa.Schema] = {}
     ready: dict[str, OperatorSpec] = {}
+    causes: dict[str, str] = {}
+    """By operator that would get or give other columns, the updated one that they come from."""
     for spec in operators:
-        arriving = [
-            gives[edge.source]
-            for edge in edges
-            if edge.target == spec.name and edge.source in gives
-        ]
+        before = [e.source for e in edges if e.target == spec.name and e.source in gives]
+        arriving = [gives[source] for source in before]
         takes = arriving[0] if arriving else spec.schema
+        cause = next((causes[source] for source in before if source in causes), spec.name)
         if any(not other.equals(takes) for other in arriving) and spec.kind is Kind.PASS:
-            raise UpdateRefusedError(spec.name, "its inputs would have different columns")
+            raise UpdateRefusedError(
+                cause, f"the inputs of {spec.name!r} would have different columns"
+            )
         if spec.name in updated:
             ready[spec.name] = _ready(updated[spec.name], takes)
-        gives[spec.name] = _given(ready.get(spec.name, spec), takes, spec.name in updated)
+        gives[spec.name] = _given(ready.get(spec.name, spec), takes, spec.name in updated, cause)
+        if not gives[spec.name].equals(spec.schema):
+            causes[spec.name] = spec.name if spec.name in updated else cause
+        _check_crossing(spec, gives[spec.name], edges, crossing, causes.get(spec.name, spec.name))
+    return ready
+
+
+def _check_crossing(
+    spec: OperatorSpec,
+    gives: pa.Schema,
+    edges: Iterable[EdgeSpec],
+    crossing: Mapping[int, pa.Schema],
+    cause: str,
+) -> None:
+    """Refuse other columns over an edge whose columns are part of Spark's plan."""
     for edge in edges:
         planned = crossing.get(edge.number)
-        if planned is not None and edge.source in gives and not gives[edge.source].equals(planned):
+        if edge.source == spec.name and planned is not None and not gives.equals(planned):
+            giver = "it" if cause == spec.name else f"behind it {spec.name!r}"
             raise UpdateRefusedError(
-                edge.source,
-                f"it would give {_columns(gives[edge.source])} to {edge.target}, where the plan is "
-                f"fixed on {_columns(planned)}; declare all columns when the flow is built",
+                cause,
+                f"{giver} would give {_columns(gives)} to {edge.target!r}, where the plan is fixed "
+                f"on {_columns(planned)} (an exchange or the output, which Spark has planned); "
+                "keep those columns, or declare all of them when the flow is built",
             )
-    return ready
 
 
 def _ready(spec: OperatorSpec, takes: pa.Schema) -> OperatorSpec:
@@ -161,29 +182,29 @@ def _ready(spec: OperatorSpec, takes: pa.Schema) -> OperatorSpec:
         except TraitError as error:
             raise UpdateRefusedError(spec.name, error.problem) from error
     made = replace(spec, takes=takes)
-    _dry_run(made)
+    _dry_run(made, spec.name)
     return made
 
 
-def _given(spec: OperatorSpec, takes: pa.Schema, is_new: bool) -> pa.Schema:
+def _given(spec: OperatorSpec, takes: pa.Schema, is_new: bool, cause: str) -> pa.Schema:
     """The columns that an operator gives for the columns that it will get."""
     if spec.kind in (Kind.PASS, Kind.FILTER, Kind.SPLIT):
         if spec.kind is not Kind.PASS and not is_new and spec.style is not Style.ROW:
-            _dry_run(replace(spec, takes=takes))
+            _dry_run(replace(spec, takes=takes), cause)
         return takes
     if is_new or spec.takes is None or takes.equals(spec.takes):
         return spec.schema
     if spec.style is Style.ROW or spec.kind is Kind.LOOKUP:
         raise UpdateRefusedError(
-            spec.name,
-            f"it would get {_columns(takes)} instead of {_columns(spec.takes)}; update it in the "
-            "same reconfiguration",
+            cause,
+            f"behind it {spec.name!r} would get {_columns(takes)} instead of "
+            f"{_columns(spec.takes)}; update {spec.name!r} in the same reconfiguration, too",
         )
-    _dry_run(replace(spec, takes=takes))
+    _dry_run(replace(spec, takes=takes), cause)
     return spec.schema
 
 
-def _dry_run(spec: OperatorSpec) -> None:
+def _dry_run(spec: OperatorSpec, cause: str) -> None:
     """Call a function over batches on an empty one, which must give the right columns."""
     if spec.style is Style.ROW or spec.takes is None:
         return
@@ -193,8 +214,9 @@ def _dry_run(spec: OperatorSpec) -> None:
     except FriesError as error:
         story = f"\n{error.story}" if isinstance(error, OperatorError) and error.story else ""
         problem = error.problem if isinstance(error, OperatorError) else str(error)
+        whose = "its dry run" if cause == spec.name else f"behind it the dry run of {spec.name!r}"
         raise UpdateRefusedError(
-            spec.name, f"its dry run on an empty batch failed: {problem}{story}"
+            cause, f"{whose} on an empty batch failed: {problem}{story}"
         ) from error
 
 

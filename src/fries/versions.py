@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from fries.control.changes import Change
 from fries.errors import UpdateRefusedError
+from fries.labels import code_label
 from fries.protocol.controller import Phase
 from fries.runtime.spec import Function, OperatorSpec
 from fries.updates import Revision
 
 TAKEN_BACK = (Phase.ABORTED, Phase.ROLLED_BACK)
 UNDECIDED = (Phase.QUEUED, Phase.PREPARING)
+MOST_CHAINED: Final = 3
+"""Changes of an operator that can still be taken back one after the other. Each keeps its functions
+in the driver, models and all."""
+
+
+class Kept(NamedTuple):
+    """What the driver keeps of a version: its functions as they were sent."""
+
+    digest: bytes
+    """Tells it from another one; empty if it cannot be pickled: it is unlike any other."""
+    classes: Mapping[str, bytes]
+    """Digests of the user's classes in it."""
+    function: Function
+    migrate: Function | None
+    result: Function | None
+    inverse: Function | None
+
+    def spec(self, sent: OperatorSpec) -> OperatorSpec:
+        """The operator as it was sent, whatever becomes of its functions in this process."""
+        return replace(sent, function=self.function, result=sent.result and self.result)
 
 
 @dataclass(frozen=True)
@@ -26,7 +48,8 @@ class Applied:
     migrations: Mapping[str, Function | None]
     inverses: Mapping[str, Function | None]
     """What brings a state back, for an undo."""
-    digests: Mapping[str, bytes]
+    kept: Mapping[str, Kept]
+    """What it brought, as it was sent."""
 
     @property
     def decided(self) -> bool:
@@ -48,54 +71,78 @@ class Applied:
             new = self.specs[name]
             schema = None if old.schema.equals(new.schema) else old.schema
             result = old.result if new.result is None else old.result or _as_it_is
-            made[name] = Revision(old.function, inverse, schema, result, migrate)
+            label = old.label or f"as built {code_label(old.function, old.result)}"
+            made[name] = Revision(old.function, inverse, schema, result, migrate, label)
         return made
 
 
 class Versions:
     """The newest version of each operator, and the one before it."""
 
-    def __init__(self, operators: Iterable[OperatorSpec]) -> None:
+    def __init__(
+        self, operators: Iterable[OperatorSpec], kept: Mapping[str, Kept] | None = None
+    ) -> None:
         self.built: Mapping[str, OperatorSpec] = {spec.name: spec for spec in operators}
         """The operators as the flow was built."""
         self._specs = dict(self.built)
         """The newest version of each operator whose change is done."""
-        self._digests: dict[str, bytes] = {}
+        self._kept = dict(kept or {})
+        """By operator, its newest version whose change is done, as it was sent."""
         self._waiting: list[Applied] = []
         """Changes that may not be done yet, or could still be rolled back, oldest first."""
         self._last: dict[str, Applied] = {}
         """By operator, the change that brought its newest version of those that are done."""
+        self._chains: dict[str, tuple[Applied, ...]] = dict.fromkeys(self.built, ())
+        """By operator, the last changes that are done and not undone, oldest first."""
 
     def add(self, applied: Applied) -> None:
         """A change was requested."""
         self._waiting.append(applied)
 
-    def current(self, finished: float, decided_only: bool = False) -> dict[str, OperatorSpec]:
+    def current(
+        self,
+        finished: float,
+        decided_only: bool = False,
+        without: frozenset[int] = frozenset(),
+    ) -> dict[str, OperatorSpec]:
         """The newest version of each operator, in topological order.
 
         Changes that took effect in batches up to ``finished`` cannot be taken back any more:
-        what they replaced is forgotten.
+        what they replaced is forgotten. ``without`` leaves some of the others out.
         """
         while self._waiting and _is_settled(self._waiting[0].change, finished):
             self._settle(self._waiting.pop(0))
         specs = dict(self._specs)
         unwanted = (*TAKEN_BACK, *UNDECIDED) if decided_only else TAKEN_BACK
         for applied in self._waiting:
-            if applied.change.phase not in unwanted:
+            if applied.change.phase not in unwanted and applied.change.number not in without:
                 specs.update(applied.specs)
         return specs
+
+    def after(self, number: int) -> list[Applied]:
+        """Changes after one that were requested and not taken back, oldest first."""
+        return [
+            one
+            for one in self._waiting
+            if one.change.number > number and one.change.phase not in TAKEN_BACK
+        ]
 
     @property
     def undecided(self) -> bool:
         """Whether some change may still be aborted."""
         return any(applied.change.phase in UNDECIDED for applied in reversed(self._waiting))
 
+    def kept(self, name: str) -> Kept | None:
+        """The newest version of an operator, or the one that it is about to get."""
+        for applied in reversed(self._waiting):
+            if name in applied.specs and applied.change.phase not in TAKEN_BACK:
+                return applied.kept.get(name)
+        return self._kept.get(name)
+
     def has(self, name: str, digest: bytes) -> bool:
         """Whether an operator has an update already, or is about to get it."""
-        for applied in reversed(self._waiting):
-            if name in applied.digests and applied.change.phase not in TAKEN_BACK:
-                return applied.digests[name] == digest
-        return self._digests.get(name) == digest
+        kept = self.kept(name)
+        return kept is not None and bool(digest) and kept.digest == digest
 
     def newest(self, name: str) -> Applied | None:
         """The change that brought the newest version of an operator, if any did."""
@@ -104,9 +151,28 @@ class Versions:
                 return applied
         return self._last.get(name)
 
+    def in_force(self) -> list[Applied]:
+        """The changes that brought the versions that rows get now, the newest first."""
+        tops = {id(chain[-1]): chain[-1] for chain in self._in_force().values() if chain}
+        return sorted(tops.values(), key=lambda applied: -applied.change.number)
+
+    def is_in_force(self, name: str, number: int) -> bool:
+        """Whether rows get what a change brought: those after it, if any, are undone."""
+        chain = self._in_force()[name]
+        return bool(chain) and chain[-1].change.number == number
+
+    def _in_force(self) -> dict[str, tuple[Applied, ...]]:
+        """By operator, the changes that happened and are not undone, oldest first."""
+        chains = dict(self._chains)
+        for applied in self._waiting:
+            if applied.change.phase not in (*TAKEN_BACK, *UNDECIDED):
+                chains.update({name: _chained(chains[name], applied) for name in applied.specs})
+        return chains
+
     def find(self, number: int) -> Applied | None:
-        """A change by its number, while one of its versions is the newest."""
-        known = (*self._waiting, *self._last.values())
+        """A change by its number, while one of its versions is the newest or in force."""
+        chained = (applied for chain in self._chains.values() for applied in chain)
+        known = (*self._waiting, *self._last.values(), *chained)
         found = (applied for applied in known if applied.change.number == number)
         applied = next((one for one in found if not one.change.taken_back), None)
         return self._with_before(applied) if applied in self._waiting else applied
@@ -123,8 +189,20 @@ class Versions:
         if applied.change.phase is Phase.DONE:
             applied = replace(applied, before={name: self._specs[name] for name in applied.specs})
             self._specs.update(applied.specs)
-            self._digests.update(applied.digests)
+            for name in applied.specs:
+                self._kept.pop(name, None)
+            self._kept.update(applied.kept)
             self._last.update(dict.fromkeys(applied.specs, applied))
+            for name in applied.specs:
+                self._chains[name] = _chained(self._chains[name], applied)[-MOST_CHAINED:]
+
+
+def _chained(chain: tuple[Applied, ...], applied: Applied) -> tuple[Applied, ...]:
+    """The changes of an operator that are not undone, after one more."""
+    undoes = applied.change.order.undoes
+    if undoes and chain and chain[-1].change.number == undoes:
+        return chain[:-1]
+    return (*chain, applied)
 
 
 def _as_it_is(state: object) -> object:
@@ -136,4 +214,4 @@ def _is_settled(change: Change, finished: float) -> bool:
     """Whether nothing more can happen to a change, not even a rollback."""
     if change.phase in TAKEN_BACK:
         return True
-    return change.phase is Phase.DONE and change.since <= finished
+    return change.phase is Phase.DONE and change.is_kept(finished)

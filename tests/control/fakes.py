@@ -78,7 +78,14 @@ class Join(Protocol):
 
 def order(*names: str, payload: bytes = b"good", at_boundary: bool = False) -> Order:
     members = frozenset({frozenset(names)})
-    return Order(names, payload, members, at_boundary=at_boundary, timeout=PATIENCE)
+    return Order(
+        names,
+        payload,
+        members,
+        at_boundary=at_boundary,
+        timeout=PATIENCE,
+        stages=frozenset({0}),
+    )
 
 
 def settled(change: Change) -> Phase:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fries.control.changes import Change, Order
 from fries.control.client import ControlClient
 from fries.control.ledger import Ledger
-from fries.control.messages import Ended, Go
+from fries.control.messages import Cut, Ended, Go
 from fries.control.server import ControlServer
 from fries.log.log import Log
 from fries.spark.recovery import _restored
@@ -55,6 +55,11 @@ class Site:
         until(lambda: change.switched.keys() == {client.name} or change.over, client)
         return change
 
+    def revoke(self, first: int, reason: str) -> bool:
+        """Take back a change and all that came after it."""
+        history = self.server.history()
+        return self.server.revoke({c.number: reason for c in history if c.number >= first})
+
     def close(self) -> None:
         """End everything."""
         for gate in self.files.gates.values():
@@ -68,6 +73,11 @@ class Site:
 def model(text: bytes, *names: str) -> Order:
     """A change that ships something to know it by."""
     return replace(order(*names or ("FM",)), buffers=(memoryview(text),), residue=b"migrations")
+
+
+def met(number: int, *changes: int) -> Ended:
+    """A task that has begun to stamp rows for some changes after its first one."""
+    return Ended(number, 0, 0, {}, cuts=tuple(Cut(1, change) for change in changes))
 
 
 def batch(client: ControlClient, number: int) -> Go:

@@ -155,7 +155,8 @@ def test_a_new_worker_gets_the_whole_configuration(server: ControlServer, join: 
     client.begin(1, 0, 0)
     assert settled(server.request(order("MC"))) is Phase.COMMITTED
     late, engine = join()
-    assert late.begin(1, 0, 1) == Go((), (2,)), "it was welcomed with the first"
+    task = late.begin(1, 0, 1)
+    assert (task.base, task.committed) == ((), (2,)), "it was welcomed with the first"
     assert engine.told == [("load", 1), ("adopt", 1), ("load", 2), ("switch", 2)]
 
 
@@ -300,12 +301,12 @@ def test_a_hurry_ends_if_nothing_comes(server: ControlServer, join: Join) -> Non
 def test_what_all_workers_have_counted_is_added_up(server: ControlServer, join: Join) -> None:
     (client, _), (other, _) = join(), join()
     client.count("FM", 10, 9, 0.5)
-    client.count("FM", 5, 5, 0.25)
+    client.count("FM", 5, 5, 0.25, 2)
     client.count("MC", 14, 14, 1.0)
     client.ended(Ended(0, 0, 0, {}))
-    other.count("FM", 1, 0, 0.125)
+    other.count("FM", 1, 0, 0.125, 1)
     other.ended(Ended(0, 0, 1, {}))
-    expected = {"FM": Counts(16, 14, 0.875), "MC": Counts(14, 14, 1.0)}
+    expected = {"FM": Counts(16, 14, 0.875, 3), "MC": Counts(14, 14, 1.0)}
     until(lambda: server.counters == expected)
     client.ended(Ended(0, 1, 0, {}))
     client.count("MC", 1, 1, 0.5)
@@ -388,6 +389,7 @@ def test_of_functions_that_were_replaced_only_migrations_are_kept(
         assert server.request(later).wait(time.monotonic() + PATIENCE)
         client.begin(number, 0, 0)
         client.ended(Ended(number, 0, 0, {}))
+    client.begin(3, 0, 0)  # so the second batch is committed
     kept = [change.order.payload for change in server.committed_changes()]
     assert kept == [b"migrations", b"functions"]
 
@@ -423,5 +425,5 @@ def test_a_task_waits_for_a_change_that_takes_long_to_load(
         assert task.is_alive()
         assert not late.broken
     task.join(PATIENCE)
-    assert answers == [Go((), (1,))]
+    assert [(task.base, task.committed) for task in answers] == [((), (1,))]
     late.close()

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from fries.control.client import ControlClient
-from fries.control.door import Line
+from fries.control.door import HASTE, STRANGERS_PER_SECOND, Line, Pace
 from fries.control.messages import (
     ANY_BATCH,
     ENCODER,
@@ -30,7 +30,7 @@ from fries.control.messages import (
     Welcome,
 )
 from fries.control.peers import Peer
-from fries.control.seal import CONTROLLER, Proof, new_secret
+from fries.control.seal import CONTROLLER, WORKER, Proof, new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, MAX_UP, Unframer, frame
 from fries.errors import OperatorError, WireError
@@ -227,6 +227,62 @@ def test_strangers_do_not_keep_workers_out(
     assert len(strangers) < 2
     for left in strangers:
         left.close()
+
+
+def test_those_who_hold_all_places_lose_the_oldest_one(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fries.control.door.MOST_STRANGERS", 2)
+    monkeypatch.setattr("fries.control.door.SILENT_SECONDS", 0.0)
+    oldest, newer = stranger(server.address), stranger(server.address)
+    join()
+    assert oldest.recv(1) == b""
+    assert len(server.workers) == 1, "at once, and without another try"
+    newer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        newer.recv(1)
+    for one in (oldest, newer):
+        one.close()
+
+
+def test_strangers_are_let_in_at_a_steady_pace_and_workers_do_not_count() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    assert [pace.take() for _ in range(HASTE - 1)] == [0.0] * (HASTE - 1)
+    waits = []
+    for _ in range(1000):
+        waits.append(pace.take())
+        now[0] += waits[-1]
+    assert now[0] == pytest.approx(1000 / STRANGERS_PER_SECOND)
+    now[0] += 1e6
+    assert [pace.take() for _ in range(HASTE)][-1] > 0, "a quiet time is not saved up"
+    for _ in range(10 * HASTE):
+        pace.give_back()
+        assert pace.take() <= 1 / STRANGERS_PER_SECOND
+
+
+@pytest.mark.parametrize("size", [1, 3, 35, 71])
+def test_a_proof_may_come_in_pieces(server: ControlServer, size: int) -> None:
+    with socket.create_connection(server.address, timeout=PATIENCE) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        proof = Proof(SECRET, WORKER)
+        proof.meet(line.recv(36, socket.MSG_WAITALL)[4:])
+        said = frame(proof.challenge) + frame(proof.answer())
+        for start in range(0, len(said), size):
+            line.sendall(said[start : start + size])
+        proof.check(line.recv(36, socket.MSG_WAITALL)[4:])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\0", b"\0\0\0\x21", frame(bytes(32)), frame(bytes(32)) + frame(bytes(31)) + b"\0"],
+    ids=["half a word", "another length", "half a proof", "a shorter answer"],
+)
+def test_a_proof_that_ends_early_or_is_of_another_shape(server: ControlServer, said: bytes) -> None:
+    with stranger(server.address) as line:
+        line.sendall(said)
+        line.shutdown(socket.SHUT_WR)
+        assert line.recv(1) == b""
 
 
 def test_a_worker_gives_up_on_a_door_that_stays_full(

@@ -156,7 +156,7 @@ def test_a_change_that_a_newcomer_cannot_load_can_be_taken_back(site: Site) -> N
     late = ControlClient(site.server.address, SECRET, "fraud", Stubborn())
     with pytest.raises(WireError):
         late.begin(0, 0, 1)
-    assert site.server.revoke(unloadable(site.server).change, "it cannot be loaded everywhere")
+    assert site.revoke(unloadable(site.server).change, "it cannot be loaded everywhere")
     assert change.phase is Phase.ROLLED_BACK
     site.server.cut()
     again, engine = site.join()

@@ -16,7 +16,7 @@ from fries.errors import LogError, OperatorError
 from fries.log.log import Log
 from fries.protocol.controller import Phase
 from tests.control.fakes import order, until
-from tests.control.sites import Site, batch, model
+from tests.control.sites import Site, batch, met, model
 from tests.files import PATIENCE, SHAPE, happened, hold
 
 # The log comes first
@@ -39,15 +39,14 @@ def test_the_log_has_the_intent_before_the_commit_and_the_end_last(site: Site) -
     client, _ = site.join()
     client.begin(3, 0, 0)
     site.change(client)
-    client.ended(Ended(3, 0, 0, {}))
+    client.ended(met(3, 1))
     client.begin(4, 0, 0)
     site.files.wait_for("00000001.end")
     names = [name for name, _ in site.files.written[1:]]
-    assert names == ["00000001.intent", "00000001.commit", "00000001.end"]
+    assert names == ["00000001.intent", "00000001.commit", "00000001.since", "00000001.end"]
     (logged,) = Log(site.files, SHAPE).changes
-    assert logged.commit is not None
     assert logged.end is not None
-    assert (logged.commit.since, logged.end.phase) == (3, "done")
+    assert (logged.since, logged.end.phase) == (3, "done")
 
 
 def test_a_change_for_the_boundary_is_logged_before_the_boundary_comes(site: Site) -> None:

@@ -10,7 +10,7 @@ from fries.control.messages import Ended, Go
 from fries.log.log import Log
 from fries.protocol.controller import Phase
 from tests.control.fakes import FakeEngine, order, until
-from tests.control.sites import Site, batch, model
+from tests.control.sites import Site, batch, met, model
 from tests.files import SHAPE, happened, hold
 
 
@@ -38,7 +38,7 @@ def sizes(site: Site) -> dict[int, int]:
 def test_a_change_in_transition_is_taken_back_with_its_batch(site: Site) -> None:
     client = running(site, 5)
     change = site.change(client)
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     assert (change.phase, change.reason) == (Phase.ROLLED_BACK, "it raised")
     assert change.wait()
     until(lambda: client.broken, client)
@@ -57,7 +57,7 @@ def test_a_change_that_a_replayed_batch_began_with_is_taken_back_too(site: Site)
     site.server.cut()
     assert client.begin(5, 0, 0) == Go((1,), ()), "replayed: all its rows are new"
     phases = [change.phase]
-    assert site.server.revoke(1, "it raised again")
+    assert site.revoke(1, "it raised again")
     assert [*phases, change.phase] == [Phase.DONE, Phase.ROLLED_BACK]
     assert site.server.updates_of("FM") == 0
     site.server.cut()
@@ -71,9 +71,9 @@ def test_a_change_that_a_replayed_batch_began_with_is_taken_back_too(site: Site)
 def test_a_change_whose_batch_is_committed_has_happened(site: Site) -> None:
     client = running(site, 5)
     change = site.change(client)
-    client.ended(Ended(5, 0, 0, {}))
+    client.ended(met(5, 1))
     assert client.begin(6, 0, 0) == Go((1,), ())
-    assert not site.server.revoke(1, "too late")
+    assert not site.revoke(1, "too late")
     assert change.phase is Phase.DONE
     client.poll()
     assert not client.broken, "nobody begins anew for nothing"
@@ -84,10 +84,10 @@ def test_a_change_whose_batch_is_committed_has_happened(site: Site) -> None:
 def test_spark_may_tell_that_the_batch_is_committed(site: Site) -> None:
     client = running(site, 5)
     site.change(client)
-    client.ended(Ended(5, 0, 0, {}))
+    client.ended(met(5, 1))
     site.server.rest(5)
     assert site.server.finished == 5
-    assert not site.server.revoke(1, "too late")
+    assert not site.revoke(1, "too late")
 
 
 def test_a_change_between_two_batches_is_taken_back_with_the_second(site: Site) -> None:
@@ -97,33 +97,33 @@ def test_a_change_between_two_batches_is_taken_back_with_the_second(site: Site) 
     change = site.server.request(order("FM"))
     until(lambda: change.phase is Phase.COMMITTED)
     assert client.begin(6, 0, 0) == Go((1,), ())
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     assert change.phase is Phase.ROLLED_BACK
 
 
 def test_a_change_of_batch_jobs_cannot_be_taken_back(site: Site) -> None:
     client = running(site, -7)
     change = site.change(client)
-    assert not site.server.revoke(1, "it raised")
+    assert not site.revoke(1, "it raised")
     assert change.phase is Phase.COMMITTED
 
 
 def test_what_never_happened_cannot_be_taken_back(site: Site) -> None:
     client = running(site, 5)
     site.change(client, order("FM", payload=b"bad"))
-    assert not site.server.revoke(1, "it raised")
-    assert not site.server.revoke(7, "never requested")
+    assert not site.revoke(1, "it raised")
+    assert not site.revoke(7, "never requested")
 
 
 def test_after_a_restart_only_what_the_last_batch_brought_can_be_taken_back(site: Site) -> None:
     client = running(site, 5)
     site.change(client)
-    client.ended(Ended(5, 0, 0, {}))
+    client.ended(met(5, 1))
     client.begin(6, 0, 0)
     site.change(client)
-    server = site.restart(finished=5)
-    assert not server.revoke(1, "too late")
-    assert server.revoke(2, "it raised")
+    site.restart(finished=5)
+    assert not site.revoke(1, "too late")
+    assert site.revoke(2, "it raised")
     _, engine = site.join()
     assert engine.told == [("load", 1), ("adopt", 1)]
 
@@ -134,7 +134,7 @@ def test_after_a_restart_only_what_the_last_batch_brought_can_be_taken_back(site
 def test_later_changes_go_with_it_and_earlier_ones_stay(site: Site) -> None:
     client = running(site, 5)
     first, second, third = (site.change(client) for _ in range(3))
-    assert site.server.revoke(2, "it raised")
+    assert site.revoke(2, "it raised")
     phases = [change.phase for change in (first, second, third)]
     assert phases == [Phase.COMMITTED, Phase.ROLLED_BACK, Phase.ROLLED_BACK]
     site.server.cut()
@@ -151,7 +151,7 @@ def test_a_driver_that_dies_in_the_middle_leaves_no_change_without_those_it_was_
     client = running(site, 5)
     for _ in range(3):
         site.change(client)
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     site.server.stop()
     ends = [name for name, _ in site.files.written if name.endswith(".end")]
     assert ends == ["00000003.end", "00000002.end", "00000001.end"]
@@ -165,7 +165,7 @@ def test_later_changes_that_wait_are_taken_back_too(site: Site) -> None:
     until(lambda: held.ready, client)
     queued = site.server.request(order("FM"))
     assert (held.phase, queued.phase) == (Phase.PREPARING, Phase.QUEUED)
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     assert (held.phase, queued.phase) == (Phase.ROLLED_BACK, Phase.ABORTED)
     site.server.cut()
     late, engine = fresh_worker(site)
@@ -181,7 +181,7 @@ def test_a_later_change_whose_commit_is_being_written_goes_with_it(site: Site) -
     gate = hold(site.files, "commit")
     second = site.server.request(order("FM"))
     until(lambda: site.files.held("00000002.commit"), client)
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     gate.set()
     site.files.wait_for("00000002.end")
     assert second.phase is Phase.ROLLED_BACK
@@ -202,7 +202,7 @@ def test_functions_that_a_revoked_change_had_replaced_are_still_there(site: Site
     client.ended(Ended(2, 0, 0, {}, complete=False))
     site.server.cut()
     client.begin(2, 0, 0)
-    assert site.server.revoke(2, "it raised")
+    assert site.revoke(2, "it raised")
     site.server.cut()
     late, engine = fresh_worker(site)
     assert engine.parts == {1: [b"one"]}
@@ -219,7 +219,7 @@ def replaced_in_turn(site: Site, count: int) -> list[Change]:
     made = []
     for number in range(1, count + 1):
         made.append(site.change(client, model(b"%d" % number)))
-        client.ended(Ended(number, 0, 0, {}))
+        client.ended(met(number, number))
         client.begin(number + 1, 0, 0)
     return made
 
@@ -277,5 +277,5 @@ def test_functions_stay_while_one_of_the_operators_still_has_them(site: Site) ->
 def test_what_was_rolled_back_keeps_no_functions_in_memory(site: Site) -> None:
     client = running(site, 1)
     change = site.change(client, replace(model(b"one"), residue=b""))
-    assert site.server.revoke(1, "it raised")
+    assert site.revoke(1, "it raised")
     assert (change.order.payload, change.order.buffers) == (b"", ())

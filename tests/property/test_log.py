@@ -128,8 +128,10 @@ def journal() -> tuple[tuple[str, bytes], ...]:
     log.end(Ended(2, 2.0, "aborted", "a: no"))
     log.intend(intent(3), (b"third",))
     log.intend(intent(4), (b"queued behind the third",))
-    log.commit(3, 7)
-    log.commit(4, 7)
+    log.commit(3)
+    log.take_effect(3, 7)
+    log.commit(4)
+    log.take_effect(4, 7)
     log.end(Ended(3, 3.0, "done"))
     log.end(Ended(4, 4.0, "done"))
     log.end(Ended(4, 5.0, "rolled back", "it raised"))
@@ -193,14 +195,48 @@ def goes_on(contents: dict[str, bytes], expected: list[int], last: int) -> None:
 def test_the_journal_tells_of_everything() -> None:
     whole = Model(after(len(journal())))
     assert (whole.happened, whole.last) == ([1, 3, 5], 5)
-    assert len(journal()) == 18
-    assert len(after(len(journal()))) == 16, "two files were replaced"
+    assert len(journal()) == 22
+    assert len(after(len(journal()))) == 20, "two files were replaced"
 
 
 def test_a_crash_between_any_two_writes_loses_nothing_that_was_safe() -> None:
     for writes in range(len(journal()) + 1):
         model = Model(after(writes))
         goes_on(after(writes), model.happened, model.last)
+
+
+def copied_journal() -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
+    """A life with a second copy: what was written to either folder, in order."""
+    files, copies = MemoryFiles(), MemoryFiles()
+    log = Log(files, SHAPE, copies=copies)
+    for number in (1, 2, 3):
+        commit(log, number, (b"functions",))
+        log.end(Ended(number, 1.0, "rolled back" if number == 2 else "done"))
+    log.intend(intent(4), (b"refused",))
+    log.end(Ended(4, 1.0, "aborted"))
+    commit(log, 5)
+    log.close()
+    return files.written, copies.written
+
+
+def test_a_crash_with_the_copy_as_far_behind_as_may_be_loses_nothing_that_was_safe() -> None:
+    """A copy is written after its record, and copies in the order of their records."""
+    main, copied = copied_journal()
+    order = {name: number for number, (name, _) in enumerate(main)}
+    for writes in range(len(main) + 1):
+        model, there = Model(dict(main[:writes])), dict(main[:writes])
+        possible = [name for name, _ in copied if name.endswith("intent") or order[name] < writes]
+        for behind in range(len(possible) + 1):
+            names = possible[:behind]
+            copies = {name: data for name, data in copied if name in names and name in there}
+            if any(name not in there for name in names):
+                continue
+            files = MemoryFiles(there)
+            log = Log(files, SHAPE, copies=MemoryFiles(copies))
+            log.close()
+            assert [one.number for one in log.changes if one.happened] == model.happened
+            assert log.last == model.last
+            assert files.contents.keys() == {*there, "00000000.flow"}, "nothing had to be mended"
 
 
 def has_later_commit(contents: dict[str, bytes], name: str) -> bool:
@@ -217,7 +253,7 @@ def test_a_new_file_that_is_torn_at_any_byte_never_happened() -> None:
         before = after(writes)
         if name not in before:
             contents = {**before, name: data[:size]}
-            if has_later_commit(before, name):
+            if has_later_commit(before, name) and not name.endswith(".since"):
                 with pytest.raises(LogError, match=name):
                     Log(MemoryFiles(contents), SHAPE)
                 continue
@@ -268,7 +304,11 @@ def test_a_changed_byte_anywhere_is_named_or_does_no_harm() -> None:
         for place in range(0, len(data), 3):
             forged = data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
             files = MemoryFiles({**whole, name: forged})
-            if name in HARMLESS or (name.endswith(".end") and not has_later_commit(whole, name)):
+            if (
+                name in HARMLESS
+                or name.endswith(".since")
+                or (name.endswith(".end") and not has_later_commit(whole, name))
+            ):
                 back = [4] if name == "00000004.end" else []
                 assert said(files)[0] == sorted([*expected, *back])
             else:
@@ -293,7 +333,8 @@ def test_numbers_are_never_used_again_in_any_life(steps: list[str]) -> None:
         used.add(number)
         log.intend(intent(number), (b"functions",))
         if step in ("commit", "roll back"):
-            log.commit(number, 0)
+            log.commit(number)
+            log.take_effect(number, 0)
         if step in ("abort", "roll back"):
             log.end(Ended(number, 0.0, "aborted" if step == "abort" else "rolled back"))
         if step == "commit":

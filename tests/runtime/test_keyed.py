@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.errors import OperatorError
+from fries.runtime.buckets import Key
 from fries.runtime.chunks import Chunk
 from fries.runtime.functions import Output
 from fries.runtime.keyed import join, keys_of, make_fold, results
 from fries.runtime.spec import Function, Keying, Kind, OperatorSpec
-from fries.runtime.state import Key, KeyGroup
+from fries.runtime.state import KeyGroup
 from tests.runtime.test_columns import schema
 
 Row = dict[str, Any]
@@ -49,7 +50,7 @@ def group_of(*batches: pa.RecordBatch, key: tuple[str, ...] = ("k",)) -> KeyGrou
 
 
 def states(group: KeyGroup) -> dict[Key, Any]:
-    return {key: state for key, (_, _, state) in group.entries()}
+    return {key: state for key, (_, state, _) in group.entries()}
 
 
 def folded(spec: OperatorSpec, batch: pa.RecordBatch) -> tuple[Output, dict[Key, Any]]:
@@ -232,7 +233,7 @@ def test_a_state_is_migrated_once_for_each_key_that_is_touched() -> None:
     output = make_fold(process(running_sum, initial=0))(rows, group, 5, add_a_hundred)
     assert output.batch.to_pydict()["n"] == [111, 112, 114, 104]
     assert migrated == [(2, 10), (2, 10), (0, 0)], "the last is the initial state of a new key"
-    versions = {key: version for key, (_, version, _) in group.entries()}
+    versions = {key: version for key, (version, _, _) in group.entries()}
     assert versions == {"a": 5, "b": 5, "idle": 2, "new": 5}
 
 
@@ -377,10 +378,10 @@ def test_a_pair_belongs_to_the_transaction_of_its_halves() -> None:
 def test_a_key_that_pairs_different_tuples_is_refused() -> None:
     """It is told if transactions are known, as in audit mode."""
     left, right = half(LEFT, [5, 6, 7]), half(RIGHT, [7, 6])
-    mixed = replace(right, txns=np.array([7, 8]))
+    mixed = Chunk(right.batch, right.epochs, np.array([7, 8]))
     with pytest.raises(OperatorError, match="'SJ' failed: its key pairs different tuples; join on"):
         join(pairing(), left, mixed)
-    alone = replace(left, txns=np.array([9, 6, 7]))
+    alone = Chunk(left.batch, left.epochs, np.array([9, 6, 7]))
     assert len(join(pairing(), alone, right)) == 2, "a half that is dropped may be of any"
 
 

@@ -191,6 +191,7 @@ def test_a_switch_in_the_middle_of_a_group_cuts_it_in_two(moment: int) -> None:
     for k, n in SOME:
         oracle.see(k, n, 0)
     bench.configuration.load(1, BIT, change(1, process(1), mark(1), entries=[1]))
+    bench.configuration.costs.clear()  # chunks begin with one row again
     found = bench.run(rows(SOME), {moment: bench.switch(1)})
     versions = [int(row["seen"][1]) for row in found]
     assert versions == sorted(versions), "all old before the cut, all new after it"
@@ -443,7 +444,8 @@ def test_a_result_function_that_runs_is_known_with_its_change() -> None:
     chunk = rows([(1, 1), (2, 5)], [8, 0])
     stage = Stage(spec, configuration, Watching())
     list(stage.run_group(spec.operators[0], TO_A, chunk, KeyGroup("A", None), hashes(chunk)))
-    assert noted == [("A", 0), ("A", 1)] * 2, "the rows of each version, then its results"
+    assert noted[:-1] == [("A", 0), ("A", 1)] * 2, "the rows of each version, then its results"
+    assert noted[-1] == ("A", 1), "and then states are pickled"
 
 
 def test_a_switch_in_the_middle_of_an_aggregate() -> None:
@@ -469,7 +471,8 @@ TO_E, JOINED = EdgeSpec(6, "SJ", "E"), EdgeSpec(7, "E", "output")
 
 def left(keys: Sequence[int], epochs: Sequence[int] | None = None) -> Chunk:
     """One half of pairs; the transaction of a half is its key."""
-    return replace(rows([(k, k) for k in keys], epochs), txns=np.array(keys, dtype=np.int64))
+    made = rows([(k, k) for k in keys], epochs)
+    return Chunk(made.batch, made.epochs, np.array(keys, dtype=np.int64))
 
 
 def right(keys: Sequence[int], epochs: Sequence[int] | None = None) -> Chunk:

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import ReplayError
 from fries.runtime.audit import Audit
-from fries.runtime.chunks import Chunk, Pacer
+from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import Layout
+from fries.runtime.pacer import Pacer
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, StageSpec
 from fries.runtime.stage import Stage
@@ -73,7 +74,7 @@ class Sizes(Pacer):
         super().__init__()
         self._sizes = itertools.cycle(sizes)
 
-    def next(self, hurried: bool) -> int:  # noqa: ARG002
+    def next(self, left: int, hurried: bool) -> int:  # noqa: ARG002
         """The next size."""
         return next(self._sizes)
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.errors import OperatorError
-from fries.runtime.chunks import TARGET_SECONDS, Chunk, Pacer
+from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
+from fries.runtime.pacer import Pacer
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.stage import Stage
@@ -64,6 +64,8 @@ class Script:
     def __init__(self, steps: dict[int, Callable[[], None]] | None = None) -> None:
         self.polls = 0
         self.counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.set_apart: dict[str, int] = defaultdict(int)
+        self.taken: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
         self._steps = steps or {}
         self.failures: list[tuple[int, OperatorError]] = []
 
@@ -82,11 +84,18 @@ class Script:
         """No change waits."""
         return False
 
-    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+    def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
         """Add up rows."""
         assert seconds >= 0
+        self.set_apart[operator] += failed
         self.counts[operator][0] += taken
         self.counts[operator][1] += given
+
+    def took(self, operator: str, change: int, rows: int, older: Iterable[int]) -> None:
+        """Add up rows by version, as each change sees it."""
+        self.taken[operator, change][0] += rows
+        for one in older:
+            self.taken[operator, one][1] += rows
 
     def calling(self, operator: str, change: int) -> None:
         """Remember the call."""
@@ -100,19 +109,30 @@ class Script:
         """Keep the failure."""
         self.failures.append((change, error))
 
+    def hold(self, operator: str, change: int, stage: int) -> bool:  # noqa: ARG002
+        """Nobody takes it back."""
+        return False
+
 
 class Notes:
     """An audit in memory: the versions that each transaction met, by operator."""
 
     def __init__(self) -> None:
-        self.met: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._operations: list[tuple[int, str, int]] = []
+
+    @property
+    def met(self) -> dict[int, dict[str, set[int]]]:
+        """By transaction and operator, the versions."""
+        found: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for txn, name, version in self._operations:
+            found[txn][name].add(version)
+        return found
 
     def record(self, name: str, version: int, chunk: Chunk, moment: float) -> None:
         """Note a data operation."""
         assert moment > 0
         assert chunk.txns is not None
-        for txn in chunk.txns:
-            self.met[int(txn)][name].add(version)
+        self._operations += [(int(txn), name, version) for txn in chunk.txns]
 
 
 def chain() -> tuple[Configuration, StageSpec]:
@@ -141,6 +161,8 @@ def test_a_switch_between_two_chunks_cuts_the_rows_in_two() -> None:
     stage = Stage(spec, configuration, script)
     found = list(seen(list(stage.run(SOURCE, rows(200)))).values())
     cut = found.index("A1 B1")
+    assert all(script.taken[name, 1] == [200 - cut, cut] for name in "AB")
+    assert (script.taken["A", 0], script.taken["B", 0]) == ([cut, 0], [cut, 0])
     assert set(found[:cut]) == {"A0 B0"}
     assert set(found[cut:]) == {"A1 B1"}
     assert set(stage.last_old) == {1}
@@ -163,8 +185,10 @@ def test_changes_in_the_base_need_no_bit() -> None:
     configuration.load(1, 0, change(1, "A"))
     configuration.switch(1)
     configuration.begin([1])
-    leaving = list(Stage(spec, configuration, Script()).run(SOURCE, rows(3)))
+    script = Script()
+    leaving = list(Stage(spec, configuration, script).run(SOURCE, rows(3)))
     assert set(seen(leaving).values()) == {"A1 B0"}
+    assert dict(script.taken) == {("A", 1): [3, 0]}, "nothing is said of what was never changed"
     assert {int(mask) for _, chunk in leaving for mask in chunk.epochs} == {0}
 
 
@@ -226,38 +250,16 @@ def test_every_transaction_is_all_old_or_all_new_for_every_change(
     assert all(versions in allowed for versions in applied)
 
 
-def test_the_pacer_aims_at_a_few_milliseconds() -> None:
-    pacer = Pacer()
-    assert pacer.rows == 1
-    pacer.measured(1, 0.025)
-    assert pacer.rows == 1, "a slow function is asked row by row"
-    for _ in range(10):
-        pacer.measured(pacer.rows, pacer.rows * 1e-6)
-    assert pacer.rows == round(TARGET_SECONDS / 1e-6)
-    pacer.measured(5000, 5.0)
-    assert pacer.rows == round(TARGET_SECONDS / 1e-3)
-
-
-def test_in_a_hurry_chunks_are_a_fifth_as_long() -> None:
-    pacer = Pacer()
-    assert pacer.next(hurried=True) == 1, "never less than one row"
-    pacer.rows = 4
-    assert pacer.next(hurried=True) == 1
-    pacer.rows = 5000
-    assert (pacer.next(hurried=True), pacer.next(hurried=False)) == (1000, 5000)
-
-
 class Steady(Pacer):
-    """Chunks of a hundred rows, however long they take."""
+    """Chunks of the same number of rows, however long they take; a fifth in a hurry."""
 
-    def __init__(self) -> None:
-        self.rows = 100
+    def __init__(self, size: int = 100) -> None:
+        super().__init__()
+        self._size = size
 
-    def measured(self, rows: int, seconds: float) -> None:
-        """Learn nothing."""
-
-    def restart(self) -> None:
-        """Stay."""
+    def next(self, left: int, hurried: bool) -> int:
+        """The same size."""
+        return min(left, self._size // 5 if hurried else self._size)
 
 
 class Hurried(Script):
@@ -269,12 +271,11 @@ class Hurried(Script):
         return 2 < self.polls <= 6
 
 
-def test_a_stage_hurries_from_the_look_at_which_it_hears_of_a_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fries.runtime.stage.Pacer", Steady)
+def test_a_stage_hurries_from_the_look_at_which_it_hears_of_a_change() -> None:
     configuration, spec = chain()
-    leaving = list(Stage(spec, configuration, Hurried()).run(SOURCE, rows(400)))
+    stage = Stage(spec, configuration, Hurried())
+    stage._pacer = Steady()
+    leaving = list(stage.run(SOURCE, rows(400)))
     assert [len(chunk) for _, chunk in leaving] == [100, 100, 20, 20, 20, 20, 100, 20]
 
 
@@ -307,13 +308,14 @@ def chain_from_a_source() -> tuple[Configuration, StageSpec]:
 
 
 @given(st.integers(1, 40), st.integers(1, 50))
+@settings(deadline=None)
 def test_a_chunk_ends_early_for_a_change_and_no_row_is_lost_or_mixed(look: int, size: int) -> None:
     count = 60
     configuration, spec = chain_from_a_source()
     configuration.load(1, 0, change(1, "A", "B"))
     control, notes = Pressed(partial(configuration.switch, 1), look), Notes()
     stage = Stage(spec, configuration, control, notes)
-    stage._pacer.rows = size
+    stage._pacer = Steady(size)
     leaving = list(stage.run(ARRIVING, rows(count)))
     found = seen(leaving)
     assert list(found) == list(range(count))
@@ -331,7 +333,7 @@ def test_a_chunk_ends_after_the_row_at_hand() -> None:
     configuration.load(1, 0, change(1, "A", "B"))
     control = Pressed(partial(configuration.switch, 1), look=3)
     stage = Stage(spec, configuration, control)
-    stage._pacer.rows = 20
+    stage._pacer = Steady(20)
     found = seen(list(stage.run(ARRIVING, rows(20))))
     assert [n for n, met in found.items() if met == "A0 B0"] == [0, 1, 2]
 
@@ -341,7 +343,7 @@ def test_rows_of_two_versions_are_not_interrupted() -> None:
     configuration.load(1, 0, change(1, "A", "B"))
     control = Pressed(lambda: None, look=1)
     stage = Stage(spec, configuration, control)
-    stage._pacer.rows = 4
+    stage._pacer = Steady(4)
     found = seen(list(stage.run(SOURCE, rows(4, [1, 0, 1, 0]))))
     assert found == {0: "A1 B1", 1: "A0 B0", 2: "A1 B1", 3: "A0 B0"}
     assert control.polls == 1

@@ -7,9 +7,10 @@ source tuple, and no row may be lost.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from fries.runtime.audit import Audit, read
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import GROUP, HASH, OPERATOR, Layout, Result
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec
+from fries.runtime.spec import ERRORS, DeadLetters, EdgeSpec, Keying, Kind, OperatorSpec
 from fries.runtime.task import Execution, Task, groups
 from fries.schedulers import scheduler
 from fries.serializability import Verdict, check_trace
@@ -85,6 +86,14 @@ def migrate(version: int, state: tuple[int, int]) -> tuple[int, int]:
     return version, state[1]
 
 
+def flaky(inner: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
+    """The same function, which fails on some rows when it has done its work."""
+    done = inner(*arguments)
+    if arguments[-1]["n"] % 5 == 2:
+        raise ArithmeticError(arguments[-1]["n"])
+    return done
+
+
 FUNCTIONS: Final[Mapping[Kind, Any]] = {
     Kind.MAP: same,
     Kind.FILTER: keep,
@@ -104,7 +113,10 @@ def operator(name: str, kind: Kind, key: tuple[str, ...] = ()) -> OperatorSpec:
 
 def at_version(spec: OperatorSpec, version: int) -> OperatorSpec:
     function = FUNCTIONS.get(spec.kind)
-    return spec if function is None else replace(spec, function=partial(function, version))
+    if function is None:
+        return spec
+    made = partial(function, version)
+    return replace(spec, function=made if spec.on_error is None else partial(flaky, made))
 
 
 @dataclass(frozen=True)
@@ -195,7 +207,10 @@ class Worker:
             if self.waited[change] > self.late:
                 self.configuration.switch(change)
 
-    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+    def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
+        """Nobody asks."""
+
+    def took(self, operator: str, change: int, rows: int, older: Iterable[int]) -> None:
         """Nobody asks."""
 
     def calling(self, operator: str, change: int) -> None:
@@ -206,6 +221,10 @@ class Worker:
 
     def failed(self, change: int, error: OperatorError) -> None:
         """Nobody asks."""
+
+    def hold(self, operator: str, change: int, stage: int) -> bool:  # noqa: ARG002
+        """Nobody takes it back."""
+        return False
 
     def begin(self, batch: int, stage: int, partition: int, execution: int) -> Go:  # noqa: ARG002
         """A task knows every commit that was sent before it began."""
@@ -346,7 +365,11 @@ def numbers(count: int, first: int = 0) -> pa.RecordBatch:
 
 
 def ordered(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=repr)
+    """Rows that can be compared; the versions on which some have failed cannot."""
+    return sorted(
+        ({name: value for name, value in row.items() if name != "error_change"} for row in rows),
+        key=repr,
+    )
 
 
 @dataclass(frozen=True)
@@ -405,6 +428,18 @@ def random_flows(draw: st.DrawFn) -> Flow:
     return flow
 
 
+def with_dead_letters(flow: Flow, names: Collection[str]) -> Flow:
+    """The same flow, with an output for rows on which some operators fail."""
+    first = len(flow.edges)
+    edges = (EdgeSpec(n, name, "rejected", ERRORS) for n, name in enumerate(names, first))
+    rule = DeadLetters("rejected", limit=1.0)
+    specs = (
+        at_version(replace(spec, on_error=rule), 0) if spec.name in names else spec
+        for spec in flow.operators
+    )
+    return Flow(tuple(specs), (*flow.edges, *edges))
+
+
 def changes_of(flow: Flow) -> st.SearchStrategy[Change]:
     names = [spec.name for spec in flow.operators if spec.function is not None]
     return st.builds(
@@ -423,6 +458,17 @@ def test_every_source_tuple_meets_all_of_a_change_or_nothing(data: st.DataObject
     flow = data.draw(random_flows())
     change = data.draw(changes_of(flow))
     verdict, _ = played(flow, change, [data.draw(st.integers(0, 25)), 10])
+    assert verdict.atomic, str(verdict)
+    assert verdict.serializable, str(verdict)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=20)
+def test_rows_that_fail_on_their_way_change_nothing_for_the_others(data: st.DataObject) -> None:
+    flow = data.draw(random_flows())
+    names = [spec.name for spec in flow.operators if spec.function is not None]
+    flow = with_dead_letters(flow, data.draw(st.sets(st.sampled_from(names), min_size=1)))
+    verdict, _ = played(flow, data.draw(changes_of(flow)), [data.draw(st.integers(0, 25)), 10])
     assert verdict.atomic, str(verdict)
     assert verdict.serializable, str(verdict)
 
@@ -458,6 +504,17 @@ FRAUD = Flow.of(
     {"source": Kind.PASS, "FC": Kind.PROCESS, "FM": Kind.PROCESS, "MC": Kind.MAP},
     {"FC": "user", "FM": "id"},
 )
+
+
+def test_a_row_that_fails_leaves_its_flow_once_and_nothing_of_it_goes_on() -> None:
+    flow = with_dead_letters(FRAUD, ["FC", "MC"])
+    with tempfile.TemporaryDirectory() as folder:
+        made = Run(flow, folder).batch(0, {"source": numbers(50)})
+    letters = [row for row in made if row["error_operator"]]
+    assert [row["error_operator"] for row in letters] == ["FC"] * 10, "nobody else has met them"
+    assert {json.loads(row["error_row"])["n"] for row in letters} == set(range(2, 50, 5))
+    whole = [row["n"] for row in made if not row["error_operator"]]
+    assert sorted(whole) == [n for n in range(50) if n % 5 != 2]
 
 
 @pytest.mark.parametrize(

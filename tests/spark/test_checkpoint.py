@@ -47,6 +47,7 @@ def test_files_on_any_file_system_of_hadoop(spark: SparkSession, tmp_path: Path)
         files.write("one", [b"other"])
     files.write("one", [b"new"], replace=True)
     assert (files.names(), files.read("one")) == (["one"], b"new")
+    assert (files.has("one"), files.has("two")) == (True, False)
     with pytest.raises(LogError, match="cannot be read"):
         files.read("two")
 

@@ -15,7 +15,7 @@ def test_delays_of_w5_are_measured_in_a_stream(spark: SparkSession, tmp_path: Pa
     batch = payments(0, 300, Payments(seed=3, users=20, merchants=64))
     rows = spark.createDataFrame(batch.to_pandas(), DDL)
     kinds = [
-        Kind("fries", ("F4",), 3, 2),
+        Kind("fries", ("F4",), 3),
         Kind("epoch", ("FD3", "FD4"), 1),
         Kind("restart", ("F4",), 1),
     ]
@@ -26,6 +26,9 @@ def test_delays_of_w5_are_measured_in_a_stream(spark: SparkSession, tmp_path: Pa
         "restart": {"F4"},
     }
     assert len(found["delays_ms"]["fries"]["F4"]) == 3
+    during = found["during"]
+    assert len(during) == len(set(during)) == 5, "each request has a micro-batch of its own"
+    assert during == sorted(during)
     delays = [one for of in found["delays_ms"].values() for some in of.values() for one in some]
     assert all(0 < one < 60_000 for one in delays)
     assert found["transactions"] >= 300 * 3

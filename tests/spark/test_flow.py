@@ -326,10 +326,13 @@ def test_bad_flows_are_refused(spark: SparkSession, flow: Flow) -> None:
 def test_operators_that_mean_nothing_are_refused(spark: SparkSession, flow: Flow) -> None:
     columns = numbered(spark, 10).selectExpr("*", "array(a) AS many", "a / 2D AS half")
     rows = flow.source("rows", columns)
-    with pytest.raises(TraitError, match="operator '': an operator needs a name"):
+    with pytest.raises(TraitError, match="operator '': give the operator a name"):
         rows.map("", set_a(1))
     with pytest.raises(TraitError, match="operator 'A': 7 cannot be called"):
         rows.map("A", 7)  # type: ignore[arg-type]
+    for within in (0, -1.0, float("nan"), float("inf"), True, "1 s"):
+        with pytest.raises(TraitError, match=f"operator 'A': switch_within={within!r} "):
+            rows.map("A", lambda row: row, switch_within=within)  # type: ignore[arg-type]
     with pytest.raises(TraitError, match="operator 'P': None cannot be called"):
         rows.process("P", None, key="id")  # type: ignore[arg-type]
     with pytest.raises(TraitError, match="operator 'G': 'sum' cannot be called"):
@@ -387,7 +390,7 @@ def test_outputs_that_cannot_be_told_apart_are_refused(spark: SparkSession, flow
         flow.output(one=text, two=rows)
     with pytest.raises(TraitError, match="flow 'test': it has no output; name at least one stream"):
         flow.output()
-    with pytest.raises(DuplicateOperatorError, match="'rows'"):
+    with pytest.raises(TraitError, match="output 'rows': an operator is called so"):
         flow.output(rows=named)
     assert {row["_output"] for row in flow.output(named).collect()} == {"mine"}, "if it is alone"
 
@@ -398,7 +401,7 @@ def test_outputs_and_joins_that_cannot_be_told_apart_are_refused(spark: SparkSes
     upper = rows.map("A", lambda row: {"ID": 1}, schema="ID long")
     with pytest.raises(TraitError, match="'ID' is there twice"):
         flow.output(one=rows, two=upper)
-    with pytest.raises(DuplicateOperatorError):
+    with pytest.raises(TraitError, match="a stream without a name is called so"):
         flow.output(rows, output=upper)
     stranger = Flow("two").source("others", spark.range(3))
     with pytest.raises(TraitError, match="belongs to flow 'two'"):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -14,8 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import fries
+from fries.control.changes import Rows
 from fries.control.messages import Counts
 from fries.errors import AbortedError, FriesError, OperatorError, PlanError, UpdateRefusedError
+from fries.events import ChangeRolledBack
+from fries.listening import Listening
 from fries.mcs import Component
 from fries.schedulers import Scheduler
 from fries.serializability import Contradiction, ScheduleVerdict, SerialOrder, Tally
@@ -91,6 +96,11 @@ def streams(stream: fries.Stream, frame: DataFrame, table: pa.Table, struct: Str
     )
     assert_type(process, fries.Stream)
     assert_type(stream.aggregate("A", counted, "a long, n long", key="a"), fries.Stream)
+    assert_type(stream.map("M", same, on_error="rejected"), fries.Stream)
+    assert_type(stream.map("M", same, on_error=fries.DeadLetters("drop", limit=1)), fries.Stream)
+    assert_type(stream.process("P", counted, key="a", on_unreadable="skip"), fries.Stream)
+    repaired = stream.process("P", counted, key="a", on_unreadable=lambda key, data, error: key)
+    assert_type(repaired, fries.Stream)
     assert_type(stream.map("shuffled", lambda row: row, shuffle=["a", "b"]), fries.Stream)
     assert_type(stream.lookup("L", table, on="a"), fries.Stream)
     assert_type(stream.lookup("L", frame, on=["a"], to="b", how="left", shuffle=True), fries.Stream)
@@ -114,6 +124,27 @@ def changes(flow: fries.Flow, frame: DataFrame, table: pa.Table) -> None:
     assert_type(change.switches, dict[str, float])
     assert_type(change.wait(), bool)
     assert_type(change.wait(timeout=1.5), bool)
+    assert_type(change.wait(rows=1_000), bool)
+    assert_type(change.rows, dict[str, Rows])
+    assert_type(change.rows["M"].new, int)
+    assert_type(change.labels, Mapping[str, str])
+    assert_type(fries.Update(same, label="rules v2"), fries.Update)
+
+
+def events(flow: fries.Flow) -> None:
+    """Listeners get events; a flow is stopped at the end of its block."""
+
+    def hear(event: fries.Event) -> None:
+        assert_type(event.flow, str)
+        assert_type(event.time, datetime)
+        if isinstance(event, ChangeRolledBack):
+            assert_type((event.number, event.operator, event.row), tuple[int, str, str])
+
+    with flow as same_flow, flow.listen(hear) as listening:
+        assert_type(same_flow, fries.Flow)
+        assert_type(listening, Listening)
+        assert_type(listening.lost, int)
+    assert_type(fries.__version__, str)
 
 
 def plans(plan: fries.Plan, graph: fries.Graph) -> None:

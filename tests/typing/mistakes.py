@@ -31,6 +31,8 @@ def streams(stream: fries.Stream, table: pa.Table) -> None:
     stream.process("P", same, key=1)  # type: ignore[arg-type]
     stream.process("P", same, key="a", batch="arrow")  # type: ignore[call-arg]
     stream.process("P", same, key="a", migrations=same)  # type: ignore[arg-type]
+    stream.process("P", same, key="a", on_unreadable="forget")  # type: ignore[arg-type]
+    stream.map("M", same, on_error=None)  # type: ignore[arg-type]
     stream.aggregate("A", same, key="a")  # type: ignore[call-arg]
     stream.aggregate("A", same, None, key="a")  # type: ignore[arg-type]
     stream.lookup("L", table, on="a", how="outer")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import fries
 
@@ -14,6 +15,10 @@ def test_every_public_name_is_there() -> None:
 
 def test_public_names_are_the_only_public_ones() -> None:
     assert dir(fries) == sorted(fries.__all__)
+
+
+def test_the_package_says_which_version_it_is() -> None:
+    assert fries.__version__ == version("fries-spark")
 
 
 def test_unknown_names_are_refused() -> None:

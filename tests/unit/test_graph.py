@@ -443,7 +443,7 @@ def error_classes(base: type[FriesError] = FriesError) -> Iterator[type[FriesErr
 
 def sample(hint: object) -> object:
     """Some value of a field's type."""
-    if hint is str:
+    if hint in (str, object):
         return 'it\'s "x"'
     if hint is bool:
         return True
@@ -456,6 +456,8 @@ def sample(hint: object) -> object:
         return (sample(arguments[0]), sample(arguments[0]))
     if origin is tuple:
         return tuple(sample(argument) for argument in arguments)
+    if origin is dict:
+        return {sample(arguments[0]): sample(arguments[1])}
     if origin in (UnionType, typing.Union):
         return sample(arguments[0])
     raise AssertionError(f"tell this test how to make a {hint}")
@@ -489,7 +491,8 @@ def test_errors_show_their_fields_in_the_message(kind: type[FriesError]) -> None
     error = build(kind)
     assert str(error)
     for value in values(error).values():
-        for part in value if isinstance(value, tuple) else (value,):
+        parts = (*value, *value.values()) if isinstance(value, dict) else value
+        for part in parts if isinstance(parts, tuple) else (parts,):
             assert str(part) in str(error) or repr(part) in str(error)
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from fries.errors import LogError, LogMismatchError
 from fries.log.files import PARTIAL, LocalFiles
-from fries.log.log import Log, Logged
+from fries.log.log import Log
 from fries.log.pieces import PIECE_BYTES, REST, unhurried
+from fries.log.reading import Logged
 from fries.log.records import MAGIC, Committed, Ended, Founded, Shape, decode, encode
 from tests.files import SHAPE, MemoryFiles, commit, happened, intent
 
@@ -126,12 +127,13 @@ def test_a_change_happened_once_its_commit_is_there() -> None:
     log = Log(files, SHAPE)
     log.intend(intent(1), (b"functions", memoryview(b"model")))
     assert happened(files) == []
-    log.commit(1, since=4)
+    log.commit(1)
+    log.take_effect(1, 4)
     again = only(Log(files, SHAPE))
     assert (again.happened, again.number, again.intent) == (True, 1, intent(1))
     assert [bytes(part) for part in again.payload] == [b"functions", b"model"]
     assert again.commit is not None
-    assert again.commit.since == 4
+    assert again.since == 4
     assert again.end is None
 
 
@@ -374,7 +376,9 @@ def test_a_log_of_another_version_is_refused_and_left_as_it_was() -> None:
     files = whole_log()
     older = {name: MAGIC[:6] + b"\x01" + data[7:] for name, data in files.contents.items()}
     files = MemoryFiles(older)
-    with pytest.raises(LogError, match=r"unknown flow \(.*this version of Fries\); restore it"):
+    with pytest.raises(
+        LogError, match=r"unknown flow: .*this version of Fries\), and nothing was started"
+    ):
         Log(files, SHAPE)
     assert files.contents == older
 
@@ -403,7 +407,8 @@ def test_a_folder_that_is_not_there_is_empty_and_is_made(tmp_path: Path) -> None
     files = LocalFiles(tmp_path / "checkpoint" / "fries")
     assert files.names() == []
     commit(Log(files, SHAPE), 1)
-    assert sorted(files.names()) == ["00000000.flow", "00000001.commit", "00000001.intent"]
+    kinds = ("commit", "intent", "since")
+    assert sorted(files.names()) == ["00000000.flow", *(f"00000001.{kind}" for kind in kinds)]
     assert only(Log(files, SHAPE)).happened
 
 

@@ -11,8 +11,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from fries.control.messages import ANY_BATCH, Failed, Stuck
-from fries.errors import TraitError
+from fries.errors import LogTakenError, TraitError
+from fries.events import Event, QueryEnded, QueryGivenUp, QueryRestarting
+from fries.listening import Announcer
 from fries.spark.engine import Engine
+from fries.spark.narrator import PLAN, Narrator
 from fries.spark.policy import Supervision
 from fries.spark.supervisor import SupervisedQuery
 
@@ -47,6 +50,8 @@ class FakeServer:
     in_transition: bool = False
     failures: list[Failed] = field(default_factory=list)
     stuck: dict[str, Stuck] = field(default_factory=dict)
+    on_hold: Any = None
+    probation: int = 0
 
 
 @dataclass
@@ -57,13 +62,17 @@ class FakeEngine:
     reversible: set[int] = field(default_factory=set)
     since_of: dict[int, int] = field(default_factory=dict)
     suspects: int = 0
-    """How often the changes of a batch can be taken back without a report."""
+    """How many changes can be taken back without a report."""
     broken: list[Exception] = field(default_factory=list)
     """What starting again raises, each time."""
     late: list[Failed] = field(default_factory=list)
     """Reports that come while nobody looks: after the first decision."""
     server: FakeServer = field(default_factory=FakeServer)
     told: list[str] = field(default_factory=list)
+    looks: list[bool] = field(default_factory=list)
+    """Looks for another driver, and whether each had to be made at once."""
+    taken: Exception | None = None
+    """What such a look raises."""
 
     def __post_init__(self) -> None:
         self.changing = RLock()
@@ -75,15 +84,28 @@ class FakeEngine:
         self.interrupted = reason
         self.query.stop()
 
+    def check_owner(self, now: bool = False) -> None:
+        """Raise if another driver has come."""
+        self.looks.append(now)
+        if self.taken is not None:
+            raise self.taken
+
+    def release(self) -> None:
+        """Let the next driver in."""
+
+    def give_way(self) -> None:
+        """Stop for the other driver."""
+        self.told.append("give way")
+
     def learn_finished(self) -> None:
         """Nothing is committed."""
 
     def rest(self) -> None:
         """Nothing is committed."""
 
-    def since(self, number: int) -> int | None:
-        """When a change took effect."""
-        return self.since_of.get(number, 0)
+    def is_new(self, number: int, probation: int) -> bool:
+        """Whether a change is on probation; 0 is none."""
+        return number > 0 and self.server.finished - self.since_of.get(number, 0) < probation
 
     def roll_back(self, failed: Failed) -> bool:
         """Take a change back, once."""
@@ -93,12 +115,13 @@ class FakeEngine:
         self.told.append(f"roll back {failed.change}")
         return True
 
-    def roll_back_batch(self, problem: str) -> bool:
+    def roll_back_suspect(self, evidence: str, probation: int) -> bool:
         """Take back what may be to blame."""
+        assert probation == QUICK.probation
         if not self.suspects:
             return False
         self.suspects -= 1
-        self.told.append(f"roll back batch: {problem}")
+        self.told.append(f"suspect: {evidence}")
         return True
 
     def resume(self) -> None:
@@ -111,9 +134,11 @@ class FakeEngine:
         self.query = FakeQuery(self.fails > 0)
 
 
-def supervised(engine: FakeEngine, policy: Supervision = QUICK) -> SupervisedQuery:
+def supervised(
+    engine: FakeEngine, policy: Supervision = QUICK, narrator: Narrator | None = None
+) -> SupervisedQuery:
     """A query that was watched until it was over."""
-    query = SupervisedQuery(cast(Engine, engine), policy)
+    query = SupervisedQuery(cast(Engine, engine), policy, narrator)
     with suppress(Exception):
         query.awaitTermination(PATIENCE)
     assert not query.isActive
@@ -172,10 +197,26 @@ def test_a_version_that_has_served_long_is_not_new() -> None:
 
 
 def test_before_it_is_given_up_what_nobody_has_blamed_is_taken_back() -> None:
-    engine = FakeEngine(6, suspects=1)
+    engine = FakeEngine(9, suspects=2)
     query = supervised(engine)
     again = ["resume", "resume"]
-    assert engine.told == [*again, "roll back batch: it failed", "resume", *again]
+    suspect = ["suspect: it failed", "resume"]
+    assert engine.told == [*again, *suspect, *again, *suspect, *again]
+    assert query.exception() is not None
+
+
+def test_an_unchanged_operator_that_fails_is_the_evidence() -> None:
+    engine = FakeEngine(4, suspects=1)
+    engine.server.failures = [failure(0)]
+    supervised(engine)
+    assert "suspect: operator 'F' failed on row: it raised" in engine.told
+
+
+def test_nobody_is_suspected_while_a_version_explains_the_failure() -> None:
+    engine = FakeEngine(9, suspects=1)
+    engine.server.failures = [failure(1)]
+    query = supervised(engine)
+    assert engine.told == ["resume", "resume"]
     assert query.exception() is not None
 
 
@@ -234,8 +275,82 @@ def test_a_restart_that_failed_is_tried_again_and_then_given_up_with_its_reason(
     assert any("away" in failed for failed in given_up.failures)
 
 
+@dataclass
+class Told:
+    """What people are told, and what is said when the query is over."""
+
+    heard: list[Event] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+
+    def of(self, engine: FakeEngine) -> SupervisedQuery:
+        """Watch a query until it is over."""
+        events = Announcer("demo")
+        events.listen(self.heard.append)
+        query = supervised(engine, narrator=Narrator(events, self.over.append))
+        events.close()
+        return query
+
+
+def test_a_query_that_is_given_up_says_operator_and_row_first() -> None:
+    engine, told = FakeEngine(9), Told()
+    first = Failed(0, "F", 0, "ValueError('no')", "{'id': 7}", "Traceback\n  boom\n")
+    engine.server.failures = [Failed(ANY_BATCH, "", 0, "unloadable", "", ""), first]
+    query = told.of(engine)
+    line = "operator 'F' failed on {'id': 7}: ValueError('no')"
+    why = f"{line}\n    Traceback\n      boom"
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert str(caught.value) == why
+    assert list(query.failures) == ["it failed"] * 3, "what Spark says is kept"
+    once, again, last = told.heard
+    assert isinstance(once, QueryRestarting)
+    assert (once.reason, once.restart, once.most) == (why, 1, 2)
+    assert isinstance(again, QueryRestarting)
+    assert (again.reason, again.restart) == (line, 2), "the story is told once"
+    assert isinstance(last, QueryGivenUp)
+    assert last.reason == why
+    assert told.over == [f"the query was given up: {line}"]
+
+
+def test_what_spark_says_is_told_without_its_plan_and_its_middle() -> None:
+    narrator = Narrator(Announcer("demo"))
+    long = "first\n" + "java\n" * 50 + f"why\n{PLAN}\nand 1,000 lines"
+    error = narrator.given_up(StreamingQueryException(long), [])
+    assert str(error).startswith("first\njava\n    [40 lines left out]\njava")
+    assert str(error).endswith("java\nwhy")
+
+
+def test_a_query_that_was_stopped_says_so() -> None:
+    told = Told()
+    told.of(FakeEngine(0))
+    assert [type(event) for event in told.heard] == [QueryEnded]
+    assert told.over == ["the query has ended"]
+
+
 def test_pauses_double_up_to_the_longest() -> None:
     policy = Supervision(pause=1.0, longest_pause=10.0)
     assert [policy.pause_before(n) for n in (1, 2, 3, 4, 5, 5_000)] == [1, 2, 4, 8, 10, 10]
     with pytest.raises(TraitError, match="cannot be negative"):
         Supervision(probation=-1)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_query_on_a_checkpoint_that_another_driver_has_taken_is_not_started_again(
+    fails: int,
+) -> None:
+    """Nor is anything rolled back: whether it runs or has failed, for that may be why it has."""
+    taken = LogTakenError("memory", "process 7 on elsewhere")
+    engine = FakeEngine(fails, reversible={1}, taken=taken)
+    if not fails:
+        engine.query.awaitTermination = lambda timeout: False
+    engine.server.failures = [failure(1)]
+    query = supervised(engine)
+    assert (engine.told, engine.looks) == (["give way"], [bool(fails)])
+    assert query.exception() is taken
+
+
+def test_a_start_that_finds_another_driver_is_the_last_one() -> None:
+    taken = LogTakenError("memory", "process 7 on elsewhere")
+    engine = FakeEngine(2, broken=[taken])
+    assert supervised(engine).exception() is taken
+    assert engine.told == ["give way"]

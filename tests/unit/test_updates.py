@@ -222,8 +222,8 @@ def test_an_added_column_is_taken_by_an_operator_that_is_updated_with_it() -> No
 
 def test_an_added_column_is_refused_by_a_row_function_that_stays() -> None:
     problem = (
-        "operator 'B' is refused: it would get n int64, score double instead of n int64; "
-        "update it in the same reconfiguration"
+        "operator 'A' is refused: behind it 'B' would get n int64, score double instead of n "
+        "int64; update 'B' in the same reconfiguration, too"
     )
     with pytest.raises(UpdateRefusedError, match=re.escape(problem)):
         a_and_b().check({"A": Revision(widen, schema=WIDE)})
@@ -231,7 +231,7 @@ def test_an_added_column_is_refused_by_a_row_function_that_stays() -> None:
 
 def test_an_added_column_is_refused_by_a_lookup_that_stays() -> None:
     line = Line(operator(Kind.MAP, name="A"), replace(LOOKUP, name="J"))
-    with pytest.raises(UpdateRefusedError, match="'J' is refused: it would get n int64, score"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: behind it 'J' would get n int"):
         line.check({"A": Revision(widen, schema=WIDE)})
 
 
@@ -250,7 +250,7 @@ def test_a_function_over_batches_that_stays_is_tried_on_an_added_column() -> Non
 
     line = a_and_b(Style.ARROW, one_column)
     line.check({"A": Revision(widen)})
-    with pytest.raises(UpdateRefusedError, match="'B' is refused: its dry run on an empty batch"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: behind it the dry run of 'B'"):
         line.check({"A": Revision(widen, schema=WIDE)})
 
 
@@ -260,7 +260,7 @@ def test_columns_pass_through_what_does_not_change_them(kind: Kind) -> None:
     line = Line(operator(Kind.MAP, name="A"), between, operator(Kind.MAP, name="B"))
     made = line.check({"A": Revision(widen, schema=WIDE), "B": Revision(drop_score)})
     assert made["B"].takes == WIDE
-    with pytest.raises(UpdateRefusedError, match="'B' is refused: it would get n int64, score"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: behind it 'B' would get n int"):
         line.check({"A": Revision(widen, schema=WIDE)})
 
 
@@ -272,7 +272,7 @@ def test_a_filter_over_batches_that_stays_is_tried_on_an_added_column() -> None:
     between = operator(Kind.FILTER, strict, name="X", style=Style.PANDAS)
     line = Line(operator(Kind.MAP, name="A"), between, operator(Kind.MAP, name="B"))
     line.check({"A": Revision(same)})
-    with pytest.raises(UpdateRefusedError, match="'X' is refused: its dry run on an empty batch"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: behind it the dry run of 'X'"):
         line.check({"A": Revision(widen, schema=WIDE), "B": Revision(drop_score)})
 
 
@@ -306,8 +306,9 @@ def test_the_dry_run_of_a_function_that_raises_shows_its_traceback() -> None:
 
 def test_columns_of_the_output_are_fixed() -> None:
     problem = (
-        "operator 'B' is refused: it would give n int64, score double to output, where the plan is "
-        "fixed on n int64; declare all columns when the flow is built"
+        "operator 'B' is refused: it would give n int64, score double to 'output', where the plan "
+        "is fixed on n int64 (an exchange or the output, which Spark has planned); keep those "
+        "columns, or declare all of them when the flow is built"
     )
     with pytest.raises(UpdateRefusedError, match=re.escape(problem)):
         a_and_b().check({"B": Revision(widen, schema=WIDE)})
@@ -317,7 +318,7 @@ def test_columns_between_stages_are_fixed_also_if_both_sides_are_updated() -> No
     line = Line(operator(Kind.MAP, name="A"), operator(Kind.PROCESS, max, name="F"))
     crossing = {**line.output, 2: NARROW}
     updates = {"A": Revision(widen, schema=WIDE), "F": Revision(min)}
-    with pytest.raises(UpdateRefusedError, match=r"'A' is refused: it would give .* to F, where"):
+    with pytest.raises(UpdateRefusedError, match=r"'A' is refused: it would give .* to 'F', where"):
         line.check(updates, crossing)
     line.check({"A": Revision(same), "F": Revision(min, migrate=abs)}, crossing)
 
@@ -329,8 +330,11 @@ def test_a_column_that_passes_a_filter_to_an_exchange_is_refused_there() -> None
         operator(Kind.PROCESS, max, name="F"),
     )
     updates = {"A": Revision(widen, schema=WIDE)}
-    with pytest.raises(UpdateRefusedError, match="'X' is refused: it would give n int64, score d"):
+    problem = "'A' is refused: behind it 'X' would give n int64, score double to 'F', where"
+    with pytest.raises(UpdateRefusedError, match=problem):
         line.check(updates | {"F": Revision(min)}, {**line.output, 3: NARROW})
+    with pytest.raises(UpdateRefusedError, match=problem):  # and no word of an update of F
+        line.check(updates, {**line.output, 3: NARROW})
 
 
 def test_the_order_and_the_types_of_columns_count() -> None:
@@ -354,7 +358,7 @@ def test_all_inputs_of_a_union_must_have_the_same_columns() -> None:
     specs, edges = union()
     wide = {name: replace(operator(Kind.MAP, widen, WIDE), name=name) for name in "AB"}
     last = operator(Kind.MAP, drop_score, name="C")
-    with pytest.raises(UpdateRefusedError, match="'U' is refused: its inputs would have different"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: the inputs of 'U' would have"):
         check_columns(specs, edges, {"A": wide["A"], "C": last}, {6: NARROW})
     made = check_columns(specs, edges, {**wide, "C": last}, {6: NARROW})
     assert made["C"].takes == WIDE
@@ -372,7 +376,7 @@ def around_a_lookup() -> Line:
 def test_a_lookup_that_is_updated_takes_an_added_column_and_hands_it_on() -> None:
     line = around_a_lookup()
     updates = {"A": Revision(widen, schema=WIDE), "J": Revision(names([3]))}
-    with pytest.raises(UpdateRefusedError, match="'B' is refused: it would get n int64, score"):
+    with pytest.raises(UpdateRefusedError, match="'J' is refused: behind it 'B' would get n int64"):
         line.check(updates)
     made = line.check({**updates, "B": Revision(drop_score)})
     assert made["J"].takes == WIDE
@@ -411,7 +415,7 @@ def test_an_update_that_is_taken_back_fits_again() -> None:
     line = a_and_b()
     there = line.check({"A": Revision(widen, schema=WIDE), "B": Revision(drop_score)})
     line.operators = (line.operators[0], there["A"], there["B"])
-    with pytest.raises(UpdateRefusedError, match="'B' is refused: it would get n int64 instead"):
+    with pytest.raises(UpdateRefusedError, match="'A' is refused: behind it 'B' would get n int64"):
         line.check({"A": Revision(same, schema=NARROW)})
     back = line.check({"A": Revision(same, schema=NARROW), "B": Revision(same)})
     assert (back["A"].schema, back["B"].takes) == (NARROW, NARROW)

@@ -16,7 +16,7 @@ from fries.history import entry_of
 from fries.protocol.controller import Phase
 from fries.runtime.spec import Function, Keying, Kind, OperatorSpec
 from fries.updates import Revision, revised
-from fries.versions import Applied, Versions
+from fries.versions import MOST_CHAINED, Applied, Kept, Versions
 
 ROWS = pa.schema({"k": pa.int64()})
 WIDER = pa.schema({"k": pa.int64(), "n": pa.int64()})
@@ -76,7 +76,7 @@ def applied(
         before or {name: olds[name] for name in names},
         migrations or {},
         inverses or {},
-        dict.fromkeys(names, b"%d" % number),
+        dict.fromkeys(names, Kept(b"%d" % number, {}, max, None, None, None)),
     )
 
 
@@ -221,10 +221,60 @@ def test_what_was_there_before_a_change_is_known_when_those_before_it_are_decide
 
 def test_a_change_whose_versions_were_all_replaced_for_good_is_forgotten() -> None:
     versions = Versions((F,))
-    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
-    versions.add(applied(2, named(F, 3), phase=Phase.DONE))
+    for number in range(1, MOST_CHAINED + 2):
+        versions.add(applied(number, named(F, number), phase=Phase.DONE))
     versions.current(0)
     assert versions.find(1) is None
+    assert versions.find(2) is not None
+
+
+# What rows get, and what can be taken back next
+
+
+def undo(number: int, *specs: OperatorSpec, of: int) -> Applied:
+    """A change that takes another one back."""
+    made = applied(number, *specs, phase=Phase.DONE)
+    made.change.order = replace(made.change.order, undoes=of)
+    return made
+
+
+def in_force(versions: Versions) -> list[int]:
+    return [one.change.number for one in versions.in_force()]
+
+
+@pytest.mark.parametrize("finished", [-1, 0])
+def test_the_newest_version_of_each_operator_is_in_force(finished: int) -> None:
+    versions = Versions((F, G, H))
+    versions.add(applied(1, named(F, 2), named(G, 2), phase=Phase.DONE))
+    versions.add(applied(2, named(F, 3), phase=Phase.DONE))
+    versions.add(applied(3, named(G, 3), phase=Phase.ROLLED_BACK))
+    versions.add(applied(4, named(G, 3)))
+    versions.current(finished)
+    assert in_force(versions) == [2, 1], "not what was taken back, nor what is undecided"
+
+
+@pytest.mark.parametrize("finished", [-1, 0])
+def test_behind_an_undo_the_version_before_is_in_force_again(finished: int) -> None:
+    versions = Versions((F,))
+    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
+    versions.add(applied(2, named(F, 3), phase=Phase.DONE))
+    versions.add(undo(3, named(F, 2), of=2))
+    versions.current(finished)
+    assert in_force(versions) == [1]
+    assert versions.is_in_force("F", 1)
+    assert _number(versions.newest("F")) == 3, "which can be undone, too"
+    assert _number(versions.find(1)) == 1
+    versions.add(undo(4, named(F, 1), of=1))
+    versions.current(finished)
+    assert in_force(versions) == []
+
+
+def test_an_undo_that_is_undone_is_a_change_like_any_other() -> None:
+    versions = Versions((F,))
+    versions.add(applied(1, named(F, 2), phase=Phase.DONE))
+    versions.add(undo(2, named(F, 1), of=1))
+    versions.add(undo(3, named(F, 2), of=2))
+    assert in_force(versions) == [3]
 
 
 @pytest.mark.parametrize("phase", [Phase.ABORTED, Phase.ROLLED_BACK])
@@ -243,6 +293,16 @@ def test_the_way_back_has_the_functions_from_before() -> None:
     old = replace(F, kind=Kind.AGGREGATE, result=result)
     change = applied(1, replace(old, function=updated), before={"F": old})
     assert change.inverted() == {"F": Revision(original, None, None, result, None)}
+
+
+def test_the_way_back_says_which_version_it_goes_to() -> None:
+    rules = revised(G, Revision(updated, label="rules v2"))
+    newest = replace(G, function=migrate)
+    built, again = (
+        applied(1, newest, before={"G": old}).inverted()["G"].label for old in (G, rules)
+    )
+    assert again == "rules v2"
+    assert built == f"as built {revised(G, Revision(original)).label}"
 
 
 def test_an_aggregate_that_had_no_result_function_gives_its_states_again() -> None:
@@ -286,10 +346,16 @@ def changed(phase: Phase = Phase.DONE, note: str = "") -> Change:
 def test_an_entry_tells_a_change_on_one_line() -> None:
     change = changed(note="for the audit")
     change.settled = 1000.0125
+    change.took("F", 5, 0)
+    assert entry_of(change.summary()).state == "untried", "no row of G has met it"
+    change.took("G", 1, 2)
     entry = entry_of(change.summary())
     assert entry.time == datetime.fromtimestamp(1000.0, UTC)
     assert (entry.number, entry.versions, entry.scheduler) == (3, {"F": 2, "G": 1}, "fries")
-    assert str(entry) == "3. 1970-01-01 00:16:40 F v2, G v1: done after 12.5 ms (for the audit)"
+    assert (
+        str(entry)
+        == "3. 1970-01-01 00:16:40 F v2, G v1: done, switched after 12.5 ms (for the audit)"
+    )
 
 
 def test_an_entry_of_a_change_without_a_delay_or_a_note() -> None:
@@ -313,3 +379,12 @@ def test_an_entry_tells_why_a_change_was_taken_back() -> None:
     failed.failed(failure, failure.problem)
     entry = entry_of(failed.summary())
     assert (entry.state, entry.reason) == ("rolled back", "division by zero")
+    assert str(entry) == "3. 1970-01-01 00:16:40 F v2, G v1: rolled back: division by zero"
+
+
+def test_an_entry_names_the_versions_by_their_labels() -> None:
+    change = changed(Phase.QUEUED)
+    change.order = replace(change.order, labels={"F": "rules v2", "G": "#1f0c93ab"})
+    entry = entry_of(change.summary())
+    assert str(entry) == "3. 1970-01-01 00:16:40 F v2 (rules v2), G v1 (#1f0c93ab): queued"
+    assert repr(entry) == str(entry)

@@ -47,7 +47,8 @@ class _Attempt:
 class Repetition(NamedTuple):
     """How a task must go, because it went so before."""
 
-    began_with: tuple[int, ...]
+    began_with: tuple[int, ...] | None
+    """``None``: it is none, and begins with all that is committed."""
     cuts: tuple[Cut, ...]
 
 

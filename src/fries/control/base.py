@@ -68,6 +68,6 @@ class Base:
                 kept.append(number)
             if times >= 2:
                 yield change
-            if change.since <= finished:
+            if change.is_kept(finished):
                 replaced.update(order.targets)
         self._needed = kept[::-1]

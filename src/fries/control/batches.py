@@ -64,11 +64,9 @@ class Batches:
         self._jobs.clear()
 
     @property
-    def since(self) -> int:
-        """The batch in which a change that is committed now takes effect, or an older one."""
-        if self._current is not None and self._current < 0:
-            return -1  # a batch job has no batches that could be taken back
-        return max(self.finished + 1, self._current or 0)
+    def is_job(self) -> bool:
+        """Whether a batch job runs now, or was the last to run."""
+        return self._current is not None and self._current < 0
 
     def _is_first(self, batch: int) -> bool:
         """Whether no task of a batch has come before.

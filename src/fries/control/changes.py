@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +12,19 @@ from typing import Final
 from fries.control.messages import Failed
 from fries.protocol.controller import Footprint, Phase
 
+UNTRIED: Final = "untried"
+"""State of a change that is in force everywhere, but some target has not taken a row by it yet."""
 MOST_REASON: Final = 1_000
 """Characters of a reason that the history keeps: the traceback of a worker may be long."""
+
+
+class WayBack(enum.Enum):
+    """How a change that failed was taken back."""
+
+    IN_PLACE = "in place"
+    """The query ran on: the failing rows were processed again by the version before."""
+    REPLAYED = "replayed"
+    """The batch that failed was replayed on the version before."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +46,34 @@ class Order:
     """When the caller asked for it, seconds since 1970."""
     automatic: bool = False
     """Whether nobody asked for it: it takes back what has failed."""
+    undoes: int = 0
+    """The change that it takes back, if it is an undo."""
     migrates: bool = False
     """Whether it migrates states: then it leaves a trace even when its functions are replaced."""
+    stages: frozenset[int] = frozenset()
+    """Stages of the flow in which rows enter its components."""
     scheduler: str = "fries"
     components: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
     """Members and heads of each component, for the log."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """By target, how many updates it will have, for the log."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """By target, what people call its version, for the log."""
     note: str = ""
     """What its author has to say about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that an operator has taken, as a change of it sees them.
+
+    Those of a task that is executed again count again.
+    """
+
+    new: int = 0
+    """By the version that the change brought."""
+    old: int = 0
+    """By the version before, from when workers had loaded the change until it was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +83,13 @@ class Summary:
     number: int
     targets: tuple[str, ...]
     versions: Mapping[str, int]
+    labels: Mapping[str, str]
     requested: float
     """Seconds since 1970."""
     scheduler: str
     phase: Phase
-    failed: bool
-    """Whether its version failed on live rows, and it was taken back for that."""
+    state: str
+    """The same for people, who ask more."""
     delay: float | None
     note: str
     reason: str
@@ -82,16 +114,28 @@ class Change:
     """When the last of the workers that run had switched."""
     last_old: float = 0.0
     """When a target last used an old version, as far as tasks that ended have told."""
-    since: int = 0
-    """The micro-batch in which it took effect, or an older one."""
+    since: int | None = None
+    """The first micro-batch in which a row, a state or the base could meet it; ``None``: none yet.
+
+    While that batch is not committed by Spark, the change can be taken back without a trace."""
     memory: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By worker, the bytes that it used when it had switched, and those that it uses now."""
     failure: Failed | None = None
     """How its version failed on live rows, for which it was taken back."""
+    way_back: WayBack | None = None
+    """How it was taken back then."""
     small_in_log: bool = False
     """Whether the log has forgotten its functions."""
     logged_delay: float | None = None
     """Of a change of an earlier life, its delay then."""
+    restored: bool = False
+    """Whether it is of an earlier life: nobody knows how many rows it had met then."""
+    rows: Mapping[str, Rows] = field(default_factory=dict)
+    """By target, the rows that it has taken. Replaced, never changed."""
+    told: str = ""
+    """The last state that listeners were told of."""
+    no_more_rows: str = ""
+    """Why no further rows will come, as far as known."""
     _abandoned: bool = False
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
@@ -105,6 +149,23 @@ class Change:
         """Whether it never happened, or no longer has."""
         return self.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
 
+    def is_kept(self, finished: float) -> bool:
+        """Whether a batch with it is among those that Spark has committed."""
+        return self.since is not None and self.since <= finished
+
+    @property
+    def state(self) -> str:
+        """What people are told that it is."""
+        if self.failure is not None:
+            return Phase.ROLLED_BACK.value
+        if self.phase is Phase.DONE and not self.restored and not self.taken(1):
+            return UNTRIED
+        return self.phase.value
+
+    def taken(self, rows: int) -> bool:
+        """Whether each target has taken so many rows by its new version."""
+        return all(self.rows.get(name, Rows()).new >= rows for name in self.order.targets)
+
     @property
     def delay(self) -> float | None:
         """Seconds from the request until no target used its old version, as far as known."""
@@ -112,9 +173,19 @@ class Change:
             return self.logged_delay
         return max(self.settled, self.last_old) - self.order.requested
 
-    def wait(self, deadline: float | None = None) -> bool:
-        """Wait until all workers have switched, or it is over; ``False`` after the deadline."""
-        return self._wait(lambda: self.settled is not None or self.over, deadline)
+    def wait(self, deadline: float | None = None, rows: int = 0) -> bool:
+        """Wait until all workers have switched, or it is over; ``False`` after the deadline.
+
+        And until each target has taken so many rows by its new version, or no more will come.
+        """
+
+        def reached() -> bool:
+            if self.taken_back or self.failure is not None:
+                return True
+            switched = self.settled is not None or self.over
+            return switched and (not rows or self.taken(rows) or bool(self.no_more_rows))
+
+        return self._wait(reached, deadline)
 
     def wait_over(self, deadline: float | None = None) -> bool:
         """Wait until it is over; ``False`` after the deadline."""
@@ -142,6 +213,7 @@ class Change:
             self.move(Phase.ABORTED, "the flow was stopped")
         with self._moved:
             self._abandoned = True
+            self.no_more_rows = "the flow was stopped"
             self._moved.notify_all()
 
     def summary(self) -> Summary:
@@ -151,10 +223,11 @@ class Change:
             self.number,
             order.targets,
             order.versions,
+            order.labels,
             order.requested,
             order.scheduler,
             self.phase,
-            self.failure is not None,
+            self.state,
             self.delay,
             order.note,
             self.reason[:MOST_REASON],
@@ -193,10 +266,10 @@ class Change:
         self.switched = {**self.switched, worker: moment}
         return max(self.switched.values())
 
-    def failed(self, failure: Failed, reason: str) -> None:
-        """Note that it was taken back, and why."""
+    def failed(self, failure: Failed, reason: str, way: WayBack | None = None) -> None:
+        """Note that it was taken back, why, and how if that is known."""
         with self._moved:
-            self.failure, self.reason = failure, self.reason or reason
+            self.failure, self.reason, self.way_back = failure, self.reason or reason, way
             self._moved.notify_all()
 
     def settle(self, moment: float) -> None:
@@ -210,6 +283,20 @@ class Change:
         first, _ = self.memory.get(worker, (memory, memory))
         self.memory = {**self.memory, worker: (first, memory)}
         return memory - first
+
+    def took(self, operator: str, new: int, old: int) -> None:
+        """Note that a target has taken rows."""
+        known = self.rows.get(operator, Rows())
+        with self._moved:
+            self.rows = {**self.rows, operator: Rows(known.new + new, known.old + old)}
+            self.no_more_rows = ""
+            self._moved.notify_all()
+
+    def expect_rows(self, unless: str = "") -> None:
+        """Note whether further rows may come, or why not."""
+        with self._moved:
+            self.no_more_rows = unless
+            self._moved.notify_all()
 
     def used_old(self, moment: float) -> None:
         """Note that a target used an old version."""

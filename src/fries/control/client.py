@@ -14,9 +14,8 @@ import os
 import socket
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -32,8 +31,10 @@ from fries.control.messages import (
     Down,
     Ended,
     Failed,
+    GivenUp,
     Go,
     Hello,
+    Holds,
     Noted,
     Piece,
     Shipment,
@@ -42,10 +43,11 @@ from fries.control.messages import (
     Up,
     Welcome,
 )
-from fries.control.reports import Tally, clipped, told
+from fries.control.reports import Tally
 from fries.control.tls import Tls
 from fries.control.wire import rooms
 from fries.errors import OperatorError, WireError
+from fries.failing import clipped, story_of, told
 from fries.protocol.messages import Commit, Switched
 from fries.protocol.worker import (
     Drop,
@@ -72,6 +74,9 @@ STUCK_SECONDS: Final = 1.0
 ABANDON_SECONDS: Final = 10.0
 """A change that was aborted and is still being loaded after so long keeps others from it: then the
 connection is given up, and the next task makes a new one, with threads of its own."""
+HOLD_SECONDS: Final = 10.0
+"""A task that has failed waits so long for the change to be taken back, before it fails for good:
+what undoes it is loaded in milliseconds, but the driver may be busy with another change."""
 MOST_TEXT: Final = 20_000
 """Characters of a message or a traceback that are told."""
 
@@ -131,6 +136,8 @@ class ControlClient:
         self._abandoned: float | None = None
         """Since when that change is aborted, if it is."""
         self._noted: bool | None = None
+        self._given_up = False
+        """Whether the change that a task waits for is not taken back."""
         self._hurry_until = 0.0
         self._way_until = 0.0
         """Until then rows stand back for a change."""
@@ -220,19 +227,44 @@ class ControlClient:
         texts = (clipped(text, MOST_TEXT) for text in (error.problem, error.row, error.story))
         self._tell_failed(Failed(self._batch, error.operator, change, *texts))
 
+    def hold(self, operator: str, change: int, stage: int) -> bool:
+        """A version has failed on a chunk of which nothing has left: wait for it to be taken back.
+
+        ``True`` when something else is in use: the same rows can be processed again.
+        """
+        with self._state:
+            self._given_up, deadline = False, time.monotonic() + HOLD_SECONDS
+            self._call = None
+            try:
+                self._say(Holds(operator, change, stage))
+            except WireError:
+                return False
+            while not (self._due or self._given_up or self._broken):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._state.wait(left)
+            switched, self._way_until = bool(self._due), 0.0
+            self._apply_due()
+            return switched
+
     def _tell_failed(self, failure: Failed) -> None:
         with suppress(WireError):
             self._say(failure)
 
-    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+    def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
         """Note what an operator has done, and tell it now and then."""
-        self._tally.add(operator, Counts(taken, given, seconds))
+        self._tally.add(operator, Counts(taken, given, seconds, failed))
         if self._tally.due:
-            self._tell_counts()
+            self._tell_counts(all_of_it=False)
 
-    def _tell_counts(self) -> None:
+    def took(self, operator: str, change: int, rows: int, older: Iterable[int]) -> None:
+        """Note which version of an operator has taken rows; told with what is counted next."""
+        self._tally.took(operator, change, rows, older)
+
+    def _tell_counts(self, all_of_it: bool = True) -> None:
         with suppress(WireError):
-            for report in self._tally.take():
+            for report in self._tally.take(all_of_it):
                 self._say(report)
 
     def poll(self) -> None:
@@ -273,7 +305,7 @@ class ControlClient:
         try:
             self._engine.define(definition, skipped)
         except BaseException as error:  # the user's code may raise anything, even SystemExit
-            problem = f"the flow's functions cannot be loaded here:\n{traceback.format_exc()}"
+            problem = f"the flow's functions cannot be loaded here:\n{story_of(error)}"
             raise WireError(problem) from error
 
     def _adopt(self, base: tuple[int, ...]) -> None:
@@ -283,7 +315,7 @@ class ControlClient:
             try:
                 self._load(shipment)
             except BaseException as error:
-                story = traceback.format_exc()
+                story = story_of(error)
                 self._tell_unloadable(number, story)
                 raise WireError(f"change {number} cannot be loaded here:\n{story}") from error
             self._engine.adopt(number)
@@ -410,6 +442,9 @@ class ControlClient:
             case Go():
                 self._go = message
                 self._state.notify_all()
+            case GivenUp():
+                self._given_up = True
+                self._state.notify_all()
             case Noted(accepted):
                 self._noted = accepted
                 self._state.notify_all()
@@ -461,7 +496,7 @@ class ControlClient:
             try:
                 self._load(shipment)
             except BaseException as problem:  # the user's code may raise anything, even SystemExit
-                error = clipped(told(problem))
+                error = told(problem)
             with self._state:
                 self._at_work = self._abandoned = None
                 self._loaded(shipment.change, error)

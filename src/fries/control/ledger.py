@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from fries.control.changes import Change, Order
@@ -43,17 +43,30 @@ class Ledger:
 
         self._pool.submit(write)
 
-    def commit(self, number: int, since: int, then: Callable[[str], None]) -> None:
+    def commit(self, number: int, then: Callable[[str], None]) -> None:
         """Write a commit; the callback gets nothing, or what went wrong."""
 
         def write() -> str:
             problem = self._unwritten.get(number, "")
             if not problem:
                 try:
-                    self._log.commit(number, since)
+                    self._log.commit(number)
                 except FriesError as error:
                     problem = str(error)
             return problem
+
+        self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
+
+    def take_effect(self, numbers: Iterable[int], batch: int, then: Callable[[str], None]) -> None:
+        """Write that changes take effect in a batch; the callback is as for a commit."""
+
+        def write() -> str:
+            try:
+                for number in numbers:
+                    self._log.take_effect(number, batch)
+            except FriesError as error:
+                return str(error)
+            return ""
 
         self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
 
@@ -85,6 +98,7 @@ class Ledger:
     def close(self) -> None:
         """Write what is left to write."""
         self._pool.shutdown()
+        self._log.close()
 
     def _end_all(self) -> None:
         while self._unended:
@@ -110,6 +124,9 @@ def intent_of(number: int, order: Order) -> Intent:
         order.residue,
         order.migrates,
         order.note,
+        order.undoes,
+        order.automatic,
+        dict(order.labels),
     )
 
 

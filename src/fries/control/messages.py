@@ -104,6 +104,8 @@ class Go(msgspec.Struct, frozen=True, tag=True):
     """The task is executed again, and must go as before: it began with these changes."""
     cuts: tuple[Cut, ...] = ()
     """And switched there to others."""
+    on_probation: bool = False
+    """Whether some version is new, so that one that fails may be taken back."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +141,23 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     story: str
 
 
+class Holds(msgspec.Struct, frozen=True, tag=True):
+    """A task has just failed with a version, and holds its chunk: nothing of it has left.
+
+    If the change is taken back while it waits, it processes the same rows again without it.
+    """
+
+    operator: str
+    change: int
+    stage: int
+
+
+class GivenUp(msgspec.Struct, frozen=True, tag=True):
+    """A change is not taken back while tasks wait for that: they fail, and so does the batch."""
+
+    change: int
+
+
 class Stuck(msgspec.Struct, frozen=True, tag=True):
     """A version of an operator has not returned for a while."""
 
@@ -156,9 +175,27 @@ class Counts(msgspec.Struct, frozen=True):
     """Rows out."""
     seconds: float = 0.0
     """Time in its function."""
+    failed: int = 0
+    """Of the rows in, those that failed and were set apart."""
 
     def __add__(self, more: Counts) -> Counts:
-        return Counts(self.taken + more.taken, self.given + more.given, self.seconds + more.seconds)
+        return Counts(
+            self.taken + more.taken,
+            self.given + more.given,
+            self.seconds + more.seconds,
+            self.failed + more.failed,
+        )
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """Rows that an operator has taken, as a change sees them."""
+
+    operator: str
+    change: int
+    new: int
+    """By the version that the change brought."""
+    old: int
+    """By the version before it, while it was in transition."""
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):
@@ -167,6 +204,8 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     counts: dict[str, Counts]
     memory: int = 0
     """Bytes of memory that the worker uses."""
+    taken: tuple[Taken, ...] = ()
+    """Of operators that have been changed; nothing is said of those as the flow was built."""
 
 
 Down: TypeAlias = (
@@ -182,10 +221,21 @@ Down: TypeAlias = (
     | Welcome
     | Go
     | Noted
+    | GivenUp
 )
 """From the controller to a worker."""
 Up: TypeAlias = (
-    Prepared | Refused | Switched | Snapshotted | Hello | Begin | Ended | Counted | Failed | Stuck
+    Prepared
+    | Refused
+    | Switched
+    | Snapshotted
+    | Hello
+    | Begin
+    | Ended
+    | Counted
+    | Failed
+    | Holds
+    | Stuck
 )
 """From a worker to the controller."""
 

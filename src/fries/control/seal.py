@@ -21,6 +21,9 @@ SECRET_BYTES: Final = 32
 CHALLENGE_BYTES: Final = 32
 TAG_BYTES: Final = 16
 """Too many to guess, few enough for a message of thirty bytes."""
+GREETING_BYTES: Final = 2 * len(frame(bytes(CHALLENGE_BYTES)))
+"""What a worker says before it hears the controller's proof: its challenge and its answer, which
+are of the same size."""
 COUNTER_BYTES: Final = 8
 CONTROLLER: Final = b"controller"
 WORKER: Final = b"worker"

@@ -10,16 +10,18 @@ worker that does not answer makes a change fail after its timeout, and the job g
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import structs
 from msgspec.structs import replace
 
-from fries.control.attempts import Attempts, Place
+from fries.control.attempts import Attempts, Place, Repetition
 from fries.control.base import Base
 from fries.control.batches import Batches
-from fries.control.changes import Change, Order, Summary
+from fries.control.changes import Change, Order, Summary, WayBack
 from fries.control.door import Door, Line
 from fries.control.growth import Growth
 from fries.control.ledger import Ledger
@@ -32,18 +34,23 @@ from fries.control.messages import (
     Down,
     Ended,
     Failed,
+    GivenUp,
     Go,
     Hello,
+    Holds,
     Noted,
     Soon,
     Stuck,
+    Taken,
     Up,
     Welcome,
 )
+from fries.control.news import News
 from fries.control.peers import Peer, shipping_seconds
-from fries.control.register import Register
+from fries.control.register import HAPPENED, Register
 from fries.control.tls import Tls
 from fries.errors import WireError
+from fries.listening import Announcer
 from fries.protocol.controller import (
     CheckpointComplete,
     Controller,
@@ -73,6 +80,19 @@ ROLE: Final = "worker"
 """Any Python process of a flow may be given any stage, so all have the same role."""
 BITS: Final = range(63)
 """Bits of the signed 64-bit epoch mask that stand for changes in transition."""
+_logger = logging.getLogger(__name__)
+
+
+class Held(NamedTuple):
+    """A task that waits for a change to be taken back."""
+
+    worker: str
+    stage: int
+    failed: Failed
+
+
+OnHold: TypeAlias = "Callable[[Held], None]"
+"""Called by the control thread: it must not wait for anything."""
 
 
 class ControlServer:
@@ -86,8 +106,11 @@ class ControlServer:
         definition: bytes = b"",
         tls: Tls | None = None,
         is_over: Callable[[int], bool] = lambda _: True,
+        events: Announcer | None = None,
     ) -> None:
         """``is_over`` tells whether a batch job, by its number, is over: it may ask Spark."""
+        self.news = News(events or Announcer(flow))
+        """Tells users what becomes of changes."""
         self.flow = flow
         self._definition = definition
         self.address = (host, 0)
@@ -103,6 +126,8 @@ class ControlServer:
         """By change that is being prepared or in transition, its bit of the mask."""
         self._unsettled: set[int] = set()
         """Changes that some worker may still be missing."""
+        self._unmet: dict[int, Change] = {}
+        """Changes that happened, and that nothing of any batch has met yet."""
         self._base = Base()
         self._batches = Batches(is_over)
         self._attempts = Attempts()
@@ -112,6 +137,12 @@ class ControlServer:
         """Versions that failed on live rows since the query was started."""
         self.stuck: dict[str, Stuck] = {}
         """By worker, the function that has not returned for a while."""
+        self.probation = 0
+        """Micro-batches for which a version counts as new; 0: none is ever taken back."""
+        self._newest = -(1 << 62)
+        """The newest batch that was the first one with some change."""
+        self.on_hold: OnHold | None = None
+        """Told of tasks that wait for a change to be taken back; ``None``: they fail at once."""
         self.counters: dict[str, Counts] = {}
         """By operator, what all tasks together have reported so far."""
         self._loop = LoopThread(f"fries-{flow}", self._open, self._close)
@@ -198,37 +229,53 @@ class ControlServer:
 
         self._loop.ask(drain)
 
-    def restore(self, ledger: Ledger, changes: list[Change], last: int, finished: int) -> None:
-        """Go on where an earlier driver has left off; before any worker joins."""
+    def restore(
+        self,
+        ledger: Ledger,
+        changes: list[Change],
+        last: int,
+        finished: int,
+        definition: bytes = b"",
+    ) -> None:
+        """Go on where an earlier driver has left off; before any worker joins.
+
+        ``definition`` is what the changes build on, if it is not the code of now.
+        """
 
         def take_over() -> None:
+            self._definition = definition or self._definition
             self._ledger, self._batches.finished = ledger, finished
             self._controller = replace(self._controller, last=last)
             self._changes = Register(changes)
             for change in changes:
                 if change.phase is Phase.DONE:
                     self._base.add(change.number)
+                    if change.since is None:
+                        self._unmet[change.number] = change
+                    else:
+                        self._newest = max(self._newest, change.since)
                 else:
                     self._changes.close(change.number)
             self._forget_functions()
 
         self._loop.ask(take_over)
 
-    def revoke(self, first: int, reason: str) -> bool:
-        """Take a change and all later ones back, with the batch in which they took effect.
+    def revoke(self, reasons: Mapping[int, str]) -> bool:
+        """Take changes back, with the batch in which they took effect; says why by their numbers.
 
-        Those that wait are taken back, too: they were built on it. The query must have stopped.
-        ``False`` if a batch with the change is committed: then it has happened. Workers have made
-        it part of what they begin with, so they begin anew.
+        With those that wait and were built on them. The query must have stopped. ``False`` if a
+        batch with one of them is committed, or none has happened. Workers have made them part of
+        what they begin with, so they begin anew.
         """
-        return self._loop.ask(lambda: self._revoke(first, reason))
+        return self._loop.ask(lambda: self._revoke(reasons))
 
-    def _revoke(self, first: int, reason: str) -> bool:
-        later = [c for c in self._changes.whole if c.number >= first and not c.taken_back]
-        happened = [c for c in later if c.phase in (Phase.COMMITTED, Phase.DONE)]
-        if not happened or any(change.since <= self.finished for change in happened):
+    def _revoke(self, reasons: Mapping[int, str]) -> bool:
+        found = [c for c in self._changes.whole if c.number in reasons and not c.taken_back]
+        happened = [c for c in found if c.phase in HAPPENED]
+        if not happened or any(change.is_kept(self.finished) for change in happened):
             return False
-        for change in reversed(later):  # so that none of those that wait begins meanwhile
+        for change in reversed(found):  # so that none of those that wait begins meanwhile
+            reason = reasons[change.number]
             if self._controller.change(change.number) is not None:
                 self._drive(Revoked(change.number, reason))
             else:
@@ -238,15 +285,28 @@ class ControlServer:
             peer.close()
         return True
 
-    def record_failure(self, change: Change, failed: Failed, reason: str) -> None:
+    def record_failure(self, change: Change, failed: Failed, reason: str, way: WayBack) -> None:
         """A change that was done has failed on live rows, and another one has taken it back."""
 
         def record() -> None:
-            change.failed(failed, reason)
+            change.failed(failed, reason, way)
+            self.news.moved(change, [failed])
             if change.over and self._ledger is not None:
                 self._ledger.end(change)
 
         self._loop.ask(record)
+
+    def give_up(self, worker: str, change: int) -> None:
+        """A change is not taken back while a task of a worker waits for that."""
+        self._loop.tell(lambda: self._tell(worker, GivenUp(change)))
+
+    def _hold(self, name: str, held: Holds) -> None:
+        told = (failed for failed in reversed(self.failures) if failed.change == held.change)
+        failed = next(told, None)
+        if self.on_hold is None or failed is None:
+            self._tell(name, GivenUp(held.change))
+        else:
+            self.on_hold(Held(name, held.stage, failed))
 
     def flush(self) -> None:
         """Wait until the log knows how every change has ended; raises if that cannot be."""
@@ -271,6 +331,7 @@ class ControlServer:
         parts = ((ROLE, Part(order.targets, head=True)),)
         durable = self._ledger is not None
         self._drive(Requested(parts, order.footprint, True, order.at_boundary, durable))
+        self.news.requested(change)
         return change
 
     async def _open(self) -> None:
@@ -323,9 +384,10 @@ class ControlServer:
         match message:
             case Begin():
                 self._begin(name, message)
-            case Counted(counts, memory):
+            case Counted(counts, memory, taken):
                 self.stuck.pop(name, None)
                 self._count(counts)
+                self._take(taken)
                 self._growth.weigh(name, memory)
             case Ended():
                 self.stuck.pop(name, None)
@@ -333,8 +395,11 @@ class ControlServer:
             case Failed():
                 if len(self.failures) < MOST_FAILURES:
                     self.failures.append(message)
+                    self.news.failed(message)
             case Stuck():
                 self.stuck[name] = message
+            case Holds():
+                self._hold(name, message)
             case Hello():
                 raise WireError("a second hello")
             case _:
@@ -350,6 +415,42 @@ class ControlServer:
             raise WireError("a worker counts for operators that no flow has")
         self.counters = {**self.counters, **sums}
 
+    def _take(self, taken: Iterable[Taken]) -> None:
+        """Note how many rows the versions of a change have taken."""
+        for operator, number, new, old in map(structs.astuple, taken):
+            if number in self._changes and operator in self._changes[number].order.targets:
+                change = self._changes[number]
+                change.took(operator, new, old)
+                self.news.moved(change)
+
+    def _replace(self, newer: Change) -> None:
+        """No row will meet what a newer change has replaced: whoever waits for some must know."""
+        for change in self._changes.whole:
+            if change.number >= newer.number or change.no_more_rows:
+                continue
+            gone = [name for name in change.order.targets if name in newer.order.targets]
+            if gone:
+                names = ", ".join(gone)
+                change.expect_rows(f"change {newer.number} has replaced its version of {names}")
+
+    def expect_rows(self, unless: str = "") -> None:
+        """The query runs, or tell why no more rows will come: whoever waits for some must know."""
+
+        def tell() -> None:
+            for change in self._changes.whole:
+                change.expect_rows(unless)
+
+        self._loop.ask(tell)
+
+    def blame(self, failed: Failed) -> None:
+        """A version is to be taken back: know for what."""
+
+        def note() -> None:
+            if failed not in self.failures:
+                self.failures.append(failed)
+
+        self._loop.ask(note)
+
     def _end(self, name: str, ended: Ended) -> None:
         """A task ended. If it has switched inside, it waits to hear that this is noted."""
         self._batches.end(name)
@@ -359,7 +460,8 @@ class ControlServer:
         place = Place(ended.batch, ended.execution, ended.stage, ended.partition)
         accepted = self._attempts.end(place, ended.complete, ended.cuts)
         if ended.complete and ended.cuts:
-            self._tell(name, Noted(accepted))
+            met = [cut.change for cut in ended.cuts]
+            self._when_in_effect(name, met, ended.batch, lambda: self._tell(name, Noted(accepted)))
 
     def _settle(self, moment: float) -> None:
         """Note which changes no worker is missing any more."""
@@ -382,15 +484,63 @@ class ControlServer:
             self._attempts.forget()
             self._release()
             self._drain()
+        self._go(name, task)
+
+    def _go(self, name: str, task: Begin) -> None:
+        """Let a task begin, when the log knows in which batch its changes take effect."""
+        met = [number for number, one in self._unmet.items() if _meets(task, one)]
+        if met:
+            self._when_in_effect(name, met, task.batch, lambda: self._go(name, task))
+            return
+        batch = task.batch
         active = self._controller.changes
         committed = tuple(c.number for c in active if c.phase is Phase.COMMITTED)
         place = Place(batch, task.execution, task.stage, task.partition)
         as_before = self._attempts.begin(place, committed)
         new = self._base.news(name)
-        if as_before is None:
-            self._tell(name, Go(new, committed))
-        else:
-            self._tell(name, Go(new, committed, *as_before))
+        how = Repetition(None, ()) if as_before is None else as_before
+        self._tell(name, Go(new, committed, how.began_with, how.cuts, self._on_probation))
+
+    @property
+    def _on_probation(self) -> bool:
+        """Whether some version is new."""
+        return self.probation > 0 and self.finished - self._newest < self.probation
+
+    def _when_in_effect(
+        self, name: str, numbers: Iterable[int], batch: int, then: Callable[[], None]
+    ) -> None:
+        """A batch is about to have changes: answer its task when the log knows, if it did not.
+
+        If the log cannot be written, the task fails: a driver that comes later would take the
+        changes for ones that can be taken back without a trace.
+        """
+        first = {number for number in numbers if number in self._unmet}
+        if self._ledger is None or not first:
+            self._take_effect(first, batch)
+            then()
+            return
+        peer = self._peers.get(name)
+
+        def go_on(problem: str) -> None:
+            if problem:
+                _logger.warning(
+                    "a task cannot go on, because its changes are not safe: %s", problem
+                )
+                if peer is not None:
+                    peer.close()
+                return
+            self._take_effect(first, batch)
+            if self._peers.get(name) is peer:
+                then()
+
+        self._ledger.take_effect(first, batch, lambda told: self._loop.tell(lambda: go_on(told)))
+
+    def _take_effect(self, numbers: Iterable[int], batch: int) -> None:
+        """A batch is the first one with some changes; a batch job cannot be taken back."""
+        for number in numbers:
+            if (change := self._unmet.pop(number, None)) is not None:
+                change.since = max(batch, -1)
+                self._newest = max(self._newest, change.since)
 
     def _drain(self) -> None:
         """Make all that is committed the base, and forget functions that nobody needs."""
@@ -440,9 +590,15 @@ class ControlServer:
             change.bit = next(bit for bit in BITS if bit not in used)
             self._bits[number] = change.bit
         if phase is Phase.COMMITTED:
-            change.since = self._batches.since
+            if self._batches.is_job:  # it has no batches that could be taken back
+                change.since = -1
+            else:
+                self._unmet[number] = change
             self._growth.watch(change)
         change.move(phase, reason)
+        self.news.moved(change, self.failures)
+        if phase is Phase.DONE:
+            self._replace(change)
         if change.over:
             self._end_change(change)
 
@@ -455,6 +611,7 @@ class ControlServer:
         if self._ledger is not None:
             self._ledger.end(change)
         if change.taken_back:
+            self._unmet.pop(change.number, None)
             self._changes.close(change.number)
 
     def _decide(self, number: int) -> None:
@@ -465,7 +622,7 @@ class ControlServer:
             # if the loop has ended, the log tells the next driver
             self._loop.tell(lambda: self._drive(Decided(number, problem)))
 
-        self._ledger.commit(number, self._batches.since, then)
+        self._ledger.commit(number, then)
 
     def _ship(self, worker: str, number: int, *after: Down) -> None:
         change = self._changes[number]
@@ -476,3 +633,8 @@ class ControlServer:
     def _tell(self, worker: str, message: Down) -> None:
         if worker in self._peers:
             self._peers[worker].send(message)
+
+
+def _meets(task: Begin, change: Change) -> bool:
+    """Whether a row of a task that begins now may meet a change: in its base, or stamped by it."""
+    return change.phase is Phase.DONE or task.stage in change.order.stages

@@ -83,6 +83,20 @@ def rooms(sizes: Iterable[int]) -> tuple[memoryview, ...]:
         return ()
 
 
+def unframed(data: bytes | bytearray, limit: int) -> list[bytes]:
+    """The bodies of whole frames, one behind the other."""
+    bodies, start = [], 0
+    while start < len(data):
+        if len(data) < start + _LENGTH.size:
+            raise WireError("a frame is cut short")
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size + length
+        if length > limit or start > len(data):
+            raise WireError(f"a frame of {length:,} bytes is over the limit")
+        bodies.append(bytes(data[start - length : start]))
+    return bodies
+
+
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
     """The body of the next frame."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))

@@ -12,6 +12,10 @@ from typing import Final, Protocol
 from fries.errors import LogError
 from fries.log.pieces import Buffer, unhurried
 
+FOLDER: Final = "fries"
+"""Where in a checkpoint the log is."""
+COPIES: Final = "fries-copies"
+"""Where in a checkpoint the second copy of its records is."""
 PARTIAL: Final = ".partial"
 """End of the names of files that are being written; a crash may leave one."""
 
@@ -25,6 +29,9 @@ class Files(Protocol):
 
     def names(self) -> list[str]:
         """The files that are there, whole ones and those of others."""
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
 
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""
@@ -54,6 +61,10 @@ class LocalFiles:
             return [path.name for path in self._folder.iterdir() if path.suffix != PARTIAL]
         except FileNotFoundError:
             return []
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return (self._folder / name).exists()
 
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""

@@ -4,99 +4,88 @@ The rules that make a crash harmless: an intent is safe before its commit is wri
 is safe before any worker hears of it, and every record is one file that is there whole or not
 at all. So a change without a commit never happened, and one with a commit is finished by
 whoever comes back. Commits are written in the order of their numbers, and numbers are never
-used again.
+used again. What decides is written twice (:mod:`fries.log.copies`), and only by the driver that
+came last (:mod:`fries.log.owners`).
 """
 
 from __future__ import annotations
 
-import re
+import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from fries.errors import LogError
+from fries.log.copies import Copies
 from fries.log.files import Files
+from fries.log.owners import Ownership
 from fries.log.pieces import Buffer
+from fries.log.reading import Reading
 from fries.log.records import (
     Committed,
+    Effective,
     Ended,
     Founded,
     Intent,
     Record,
     Shape,
-    decode,
     encode,
 )
 from fries.log.shape import check_fits
 
-_NAME: Final = re.compile(r"([0-9]{8})\.(flow|intent|commit|end)")
-_KINDS: Final[dict[type[Record], str]] = {
-    Founded: "flow",
-    Intent: "intent",
-    Committed: "commit",
-    Ended: "end",
-}
+MOST_MISSED: Final = 100
+"""Changes whose copies a start makes up for: a crash leaves one, a log of an older Fries many."""
+_logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Logged:
-    """What the log says about a change."""
+class Code(NamedTuple):
+    """The operators that a flow was started with."""
 
-    number: int
-    intent: Intent | None = None
-    payload: tuple[memoryview, ...] = field(default=(), repr=False)
-    """Its pickled functions and what they hold; nothing if others have replaced them."""
-    commit: Committed | None = None
-    end: Ended | None = None
-    damage: dict[str, str] = field(default_factory=dict)
-    """By kind of record, why it cannot be read, if so."""
-
-    @property
-    def happened(self) -> bool:
-        """Whether it was committed and not taken back."""
-        return self.commit is not None and not self.ended_as("aborted", "rolled back")
-
-    def ended_as(self, *phases: str) -> bool:
-        """Whether its end is known to be one of these."""
-        return self.end is not None and self.end.phase in phases
-
-    def loss(self, newest: int) -> str:
-        """What of a change that happened was lost, if something was.
-
-        What a crash has cut short is the newest; anything else was damaged afterwards.
-        """
-        if self.commit is not None and self.intent is None:
-            return self.damage.get("intent", f"the intent of change {self.number} is missing")
-        if self.commit is None and self.ended_as("done"):
-            return self.damage.get("commit", f"the commit of change {self.number} is missing")
-        if self.number < newest:
-            torn = "" if self.ended_as("aborted", "rolled back") else self.damage.get("commit", "")
-            if self.commit is not None:  # it may have been taken back
-                torn = torn or self.damage.get("end", "")
-            return torn or self.damage.get("flow", "")
-        return ""
+    digests: Mapping[str, str] = {}
+    payload: tuple[Buffer, ...] = ()
+    """All of them, pickled."""
 
 
 class Log:
     """The log of one checkpoint, open for writing. Used by one thread at a time."""
 
-    def __init__(self, files: Files, shape: Shape, replace_functions: bool = False) -> None:
-        self._files = files
-        self.changes: list[Logged] = []
+    def __init__(
+        self,
+        files: Files,
+        shape: Shape,
+        replace_functions: bool = False,
+        copies: Files | None = None,
+        reading: Reading | None = None,
+        owner: Ownership | None = None,
+        code: Code = Code(),  # noqa: B008 - it is a constant
+    ) -> None:
+        """``reading`` is what was read, and found to fit, already.
+
+        ``code`` is kept by a log that is new, or whose functions the code replaces for good.
+        """
+        read = reading or Reading(files, copies)
+        read.refuse_damage()
+        self._files, self._owner = files, owner
+        self._copies = None if copies is None else Copies(copies)
+        self._intents: dict[int, Intent] = {}
+        """Of changes that may be committed, for the copy."""
+        self.changes = [logged for logged in read.changes if logged.intent is not None]
         """What happened before, oldest first; forgotten with :meth:`forget`."""
-        self.last = 0
+        self.last = read.last
         """The highest number that was ever used."""
-        self._torn: list[Logged] = []
-        founded = self._read()
-        if founded is None:
-            self._write(0, "flow", Founded(shape, time.time()), replace=True)
+        self._effective = {one.number for one in read.changes if one.effective is not None}
+        """Changes whose first micro-batch was written."""
+        if read.founded is None:
+            founded = Founded(shape, time.time(), digests=dict(code.digests))
+            self._write(0, "flow", founded, code.payload, replace=True)
             return
-        check_fits(founded.shape, shape, files.place, columns_may_differ=replace_functions)
-        self._mend(founded)
+        founded = read.founded
+        if reading is None:
+            check_fits(founded.shape, shape, files.place, columns_may_differ=replace_functions)
+        self._mend(read, founded)
         replaces = self.last if replace_functions else founded.replaces
         if replace_functions:
-            self._write(replaces, "flow", Founded(shape, time.time(), replaces), replace=True)
+            digests = dict(code.digests or founded.digests)
+            self.found(Founded(shape, time.time(), replaces, digests), code.payload)
         for change in self.changes:
             if change.number <= replaces:
                 change.payload = ()
@@ -105,22 +94,47 @@ class Log:
         """Let the functions of changes that were read go."""
         self.changes = []
 
+    def found(self, founded: Founded, payload: Sequence[Buffer] = ()) -> None:
+        """From now on the flow is started with other code."""
+        self._write(self.last, "flow", founded, payload, replace=True)
+
     def intend(self, intent: Intent, payload: Sequence[Buffer]) -> None:
         """A change is being prepared."""
         self._write(intent.number, "intent", intent, payload)
+        self._intents[intent.number] = intent
         self.last = max(self.last, intent.number)
 
-    def commit(self, number: int, since: int) -> None:
-        """A change happens: from now on it is finished by whoever comes back."""
-        self._write(number, "commit", Committed(number, time.time(), since))
+    def commit(self, number: int) -> None:
+        """A change happens: from now on it is finished by whoever comes back.
+
+        Raises if another driver has taken the log over: it may have read the log before.
+        """
+        owner = 0 if self._owner is None else self._owner.number
+        self._write(number, "commit", Committed(number, time.time(), None, owner))
+        if self._owner is not None:
+            self._owner.check()
+
+    def take_effect(self, number: int, batch: int) -> None:
+        """A micro-batch is the first one that has a change; once is enough."""
+        if number not in self._effective:
+            self._write(number, "since", Effective(number, batch), replace=True)
+            self._effective.add(number)
 
     def end(self, ended: Ended) -> None:
         """A change is over."""
+        self._intents.pop(ended.number, None)
         self._write(ended.number, "end", ended, replace=True)
 
     def shrink(self, intent: Intent) -> None:
         """Later changes have replaced the functions of this one: keep what is left of it."""
         self._write(intent.number, "intent", intent, replace=True)
+
+    def close(self) -> None:
+        """Write what is left to write, and leave the log to the next driver."""
+        if self._copies is not None:
+            self._copies.close()
+        if self._owner is not None:
+            self._owner.leave()
 
     def _write(
         self,
@@ -130,56 +144,36 @@ class Log:
         payload: Sequence[Buffer] = (),
         replace: bool = False,
     ) -> None:
-        self._files.write(f"{number:08}.{kind}", encode(record, payload), replace)
+        if self._owner is not None:
+            self._owner.check()
+        name = f"{number:08}.{kind}"
+        self._files.write(name, encode(record, payload), replace)
+        if self._copies is not None:
+            self._copies.keep(**self._copied(name, number, record))
 
-    def _read(self) -> Founded | None:
-        """Read all that is there, and see what a crash has left unfinished."""
-        founded: Founded | None = None
-        found: dict[int, Logged] = {}
-        for name in sorted(self._files.names()):
-            if (match := _NAME.fullmatch(name)) is None:
-                continue
-            number = int(match[1])
-            self.last = max(self.last, number)
-            logged = found.setdefault(number, Logged(number))
-            try:
-                record, payload = decode(self._files.read(name))
-                _check_place(record, number, match[2])
-            except LogError as error:
-                logged.damage[match[2]] = f"{name}: {error}"
-                continue
-            match record:
-                case Founded():
-                    founded = record
-                    for older in found.values():
-                        older.damage.pop("flow", None)
-                case Intent():
-                    logged.intent, logged.payload = record, tuple(payload)
-                case Committed():
-                    logged.commit = record
-                case Ended():
-                    logged.end = record
-        known = [logged for _, logged in sorted(found.items())]
-        self._refuse_damage(known, founded)
-        self.changes = [logged for logged in known if logged.intent is not None]
-        self._torn = [logged for logged in known if logged.damage]
-        return founded
+    def _copied(self, name: str, number: int, record: Record) -> dict[str, Record]:
+        """What is copied of a safe record: nothing of what never happened, nor of good ends."""
+        match record:
+            case Intent():
+                return {}
+            case Ended(phase="done"):
+                return {}
+            case Committed() if number in self._intents:
+                return {f"{number:08}.intent": self._intents.pop(number), name: record}
+        return {name: record}
 
-    def _refuse_damage(self, known: list[Logged], founded: Founded | None) -> None:
-        newest = max((logged.number for logged in known if logged.commit is not None), default=0)
-        for logged in known:
-            if story := logged.loss(newest):
-                raise LogError(f"the log in {self._files.place} is damaged ({story}); restore it")
-        if founded is None and any(logged.number for logged in known):
-            stories = [story for logged in known for story in logged.damage.values()]
-            raise LogError(
-                f"the log in {self._files.place} has changes of an unknown flow"
-                + (f" ({stories[0]}); restore it" if stories else "")
-            )
+    def _mend(self, read: Reading, founded: Founded) -> None:
+        """Make sure that what a crash has cut short does not look like damage later.
 
-    def _mend(self, founded: Founded) -> None:
-        """Make sure that what a crash has cut short does not look like damage later."""
-        for logged in self._torn:
+        What is known from the copy is written again, but not what is left of lost functions: the
+        place is for the file from a backup.
+        """
+        for name, record, why in read.restored:
+            if not isinstance(record, Intent):
+                _logger.warning("the log in %s was mended: %s", read.place, why)
+                number, _, kind = name.partition(".")
+                self._write(int(number), kind, record, replace=True)
+        for logged in read.changes:
             if "commit" in logged.damage and logged.end is None:
                 story = f"a crash has cut it short ({logged.damage['commit']})"
                 self.end(Ended(logged.number, time.time(), "aborted", story))
@@ -188,10 +182,25 @@ class Log:
                 self.end(Ended(logged.number, time.time(), "done", story))
             if "flow" in logged.damage:
                 self._write(logged.number, "flow", founded, replace=True)
+        if self._copies is not None:
+            for missed in missing_copies(read)[-MOST_MISSED:]:
+                self._copies.keep(**missed)
 
 
-def _check_place(record: Record, number: int, kind: str) -> None:
-    """Refuse a record that was written under another name: somebody has mixed up files."""
-    of_change = number if isinstance(record, Founded) else record.number
-    if (_KINDS[type(record)], of_change) != (kind, number):
-        raise LogError("it holds a record of another name")
+def missing_copies(read: Reading, broken: Collection[str] = ()) -> list[dict[str, Record]]:
+    """By change, oldest first, the records that its copy should have and has not."""
+    missing = []
+    there = read.copied.difference(broken)
+    for logged in read.changes:
+        records: dict[str, Record | None] = {"flow": logged.flow}
+        if logged.commit is not None:
+            records |= {
+                "intent": logged.intent,
+                "commit": logged.commit,
+                "since": logged.effective,
+                "end": logged.end if logged.ended_as("aborted", "rolled back") else None,
+            }
+        named = {f"{logged.number:08}.{kind}": one for kind, one in records.items()}
+        if lacking := {name: one for name, one in named.items() if one and name not in there}:
+            missing.append(lacking)
+    return missing

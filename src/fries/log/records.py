@@ -40,6 +40,8 @@ class Founded(msgspec.Struct, frozen=True, tag=True):
     time: float
     replaces: int = 0
     """The code has the functions of all changes up to this one; their migrations still count."""
+    digests: dict[str, str] = {}
+    """By operator, the digest of the code that the flow was started with."""
 
 
 class Intent(msgspec.Struct, frozen=True, tag=True):
@@ -58,6 +60,12 @@ class Intent(msgspec.Struct, frozen=True, tag=True):
     migrates: bool = False
     """Whether there are any."""
     note: str = ""
+    undoes: int = 0
+    """The change that it takes back, if it is an undo."""
+    automatic: bool = False
+    """Whether nobody asked for it: it takes back what has failed."""
+    labels: dict[str, str] = {}
+    """By target, what people call its version."""
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
@@ -65,8 +73,21 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     time: float
+    since: int | None = None
+    """In logs of older versions, the micro-batch in which it took effect, or an older one."""
+    owner: int = 0
+    """The driver that has committed it; 0: one that did not say."""
+
+
+class Effective(msgspec.Struct, frozen=True, tag=True):
+    """A change takes effect: a row, a state or the base of a micro-batch is about to meet it.
+
+    Without it no batch that Spark has committed has anything of the change.
+    """
+
+    number: int
     since: int
-    """The micro-batch in which it took effect, or an older one."""
+    """The first micro-batch with it."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
@@ -81,7 +102,27 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """Whether it was done and failed on live rows later, so that another change took it back."""
 
 
-Record: TypeAlias = Founded | Intent | Committed | Ended
+class Owned(msgspec.Struct, frozen=True, tag=True):
+    """A driver has taken the log over: nothing that an earlier one writes from now on counts."""
+
+    number: int
+    time: float
+    host: str
+    process: str
+    """Number of its process, and when that began."""
+    seen: int = -1
+    """The newest change that it has read; -1 while it is reading."""
+    uncommitted: tuple[int, ...] = ()
+    """Changes up to that one that it has read without a commit."""
+    left: bool = False
+    """Whether it has ended well, and writes no more."""
+
+    def missed(self, change: int) -> bool:
+        """Whether it has read the log without the commit of a change by an earlier driver."""
+        return change in self.uncommitted or 0 <= self.seen < change
+
+
+Record: TypeAlias = Founded | Intent | Committed | Effective | Ended | Owned
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from fries.errors import LogMismatchError
 from fries.log.records import Shape
 from fries.runtime.spec import EdgeSpec, OperatorSpec
+
+COUNT: Final = "number of migrations"
+"""A trait of keyed operators."""
 
 
 def shape_of(operators: Iterable[OperatorSpec], edges: Iterable[EdgeSpec], groups: int) -> Shape:
@@ -28,7 +32,7 @@ def _traits(spec: OperatorSpec) -> dict[str, str]:
     if spec.keying is not None:
         traits["key"] = ", ".join(spec.keying.columns)
         traits["order_by"] = ", ".join(spec.keying.order_by)
-        traits["number of migrations"] = str(len(spec.keying.migrations))
+        traits[COUNT] = str(len(spec.keying.migrations))
     return traits
 
 

@@ -10,14 +10,19 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fries.errors import OperatorError
+from fries.failing import described
+from fries.runtime.buckets import states, unpacked
+from fries.runtime.dead_letters import FailingShare
 from fries.runtime.functions import Call, make_call
 from fries.runtime.keyed import Fold, MigrationError, make_fold
+from fries.runtime.pacer import Costs
 from fries.runtime.shipped import Shipped
+from fries.runtime.sparing import sparing
 from fries.runtime.spec import Function, Kind, OperatorSpec
 
 Buffer: TypeAlias = "bytes | memoryview"
@@ -38,7 +43,10 @@ class Body:
     def of(cls, spec: OperatorSpec) -> Body:
         """Wrap the functions of an operator."""
         folds = spec.kind in (Kind.PROCESS, Kind.AGGREGATE)
-        return cls(spec, make_call(spec), make_fold(spec) if folds else None)
+        call = make_call(spec)
+        if spec.on_error is not None and not folds:
+            call = sparing(spec, call)
+        return cls(spec, call, make_fold(spec) if folds else None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,8 @@ class Configuration:
         """Changes that are not in the base. Replaced, never changed: rows go on meanwhile."""
         self._replacing = threading.Lock()
         self._switched: set[int] = set()
+        self.failing = FailingShare()
+        """How many rows have failed of late where they may."""
         self._pinned: set[int] | None = None
         """What a task that must go as before has switched to, whatever the worker has since."""
         self._start(operators)
@@ -99,6 +109,8 @@ class Configuration:
         """By operator, how many updates the base has."""
         self._origins = dict.fromkeys(self._base, 0)
         """By operator, the change that brought the base's version; 0: the flow was built so."""
+        self.costs: dict[Hashable, Costs] = {}
+        """What chunks have cost in the tasks of this worker: the next one begins with it."""
         self._samples: dict[str, deque[bytes]] = {
             name: deque(maxlen=SAMPLES) for name in self._base
         }
@@ -157,6 +169,20 @@ class Configuration:
             ]
             self._updates[name] += 1
 
+    def built(self, operator: str) -> OperatorSpec:
+        """An operator as the flow was built."""
+        return self._built[operator]
+
+    @property
+    def in_transition(self) -> bool:
+        """Whether there are changes that are not in the base."""
+        return bool(self._loaded)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the task at hand must go as it went before."""
+        return self._pinned is not None
+
     def bits_of(self, operator: str) -> int:
         """The bits that decide which version of an operator a row gets; 0: all rows get one."""
         bits = 0
@@ -205,6 +231,13 @@ class Configuration:
         ]
         return max(applied, default=self._origins[operator])
 
+    def in_force(self, operators: Iterable[str], changes: Iterable[int]) -> tuple[int, ...]:
+        """The changes that brought the versions of rows that have some changes in transition."""
+        bits = 0
+        for change in changes:
+            bits |= self._loaded[change].bit
+        return tuple(self.origin(name, bits) for name in operators)
+
     def version(self, operator: str, mask: int) -> int:
         """How many updates of an operator a row with some mask has."""
         return self._updates[operator] + len(self._applied(operator, mask))
@@ -241,13 +274,13 @@ class Configuration:
             applied = self._applied(name, ~0)
             steps = [*self._migrations[name], *self._steps(name, applied), _Step(change, last)]
         for bucket in tuple(self._samples[name]):
-            for key, (_, version, state) in pickle.loads(bucket).items():
+            for key, version, state in states(unpacked(bucket, pickle.dumps)):
                 try:
                     _through(steps[version:], state)
                 except MigrationError as failed:
                     whose = "its" if failed.change == change else f"change {failed.change}'s"
                     problem = f"{whose} migration fails on the live state of key {key!r}"
-                    raise OperatorError(name, f"{problem}: {failed.error!r}") from failed
+                    raise OperatorError(name, f"{problem}: {described(failed.error)}") from failed
 
     def _steps(self, operator: str, updates: Iterable[tuple[int, _Loaded]]) -> list[_Step]:
         """What some updates do to the state of an operator: each step makes a new version of it.
@@ -274,6 +307,6 @@ def _through(steps: Iterable[_Step], state: Any) -> Any:  # noqa: ANN401
     for change, migrate in steps:
         try:
             state = state if migrate is None else migrate(state)
-        except Exception as error:
+        except BaseException as error:  # the user's code may raise anything, even SystemExit
             raise MigrationError(change, error) from error
     return state

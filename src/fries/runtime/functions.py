@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import copy
 import inspect
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, islice
 from types import FunctionType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
+from fries.failing import described, shortened, story_of
 from fries.runtime.arrow import Array, Field, Integers
+from fries.runtime.data import Data, Row
+from fries.runtime.dead_letters import DeadLetter
 from fries.runtime.integers import fractions
+from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 PARENT: Final = "_row"
@@ -32,23 +37,45 @@ _ANY_NUMBER: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 class Output(NamedTuple):
     """What an operator makes of a batch."""
 
-    batch: pa.RecordBatch
+    data: Data
     parents: Integers | None = None
     """For each output row the number of its input row; ``None``: one for one, in order."""
     branches: Integers | None = None
     """Of a split: for each output row its branch."""
     taken: int | None = None
     """How many input rows it is made of, the first ones; ``None``: all."""
+    letters: tuple[DeadLetter, ...] = ()
+    """Input rows that failed, where they may."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows as an Arrow batch."""
+        return self.data.batch
 
 
 Interrupted: TypeAlias = "Callable[[], bool]"
 """Whether to stop after the row at hand."""
-Call: TypeAlias = "Callable[[pa.RecordBatch, Interrupted], Output]"
+Calls: TypeAlias = "Callable[[Data, Interrupted, bool], Output]"
+"""The third: whether to convert every row to Arrow, instead of what needs it."""
 
 
 def never() -> bool:
     """Of a batch that must be processed as a whole."""
     return False
+
+
+class Call(Protocol):
+    """A user's function as the stage calls it."""
+
+    def __call__(
+        self, rows: pa.RecordBatch | Data, interrupted: Interrupted, strict: bool = True
+    ) -> Output:
+        """Make an output of some rows.
+
+        Unless it is strict, rows stay as their functions have returned them where a conversion to
+        Arrow and back would change nothing; what goes wrong then may be blamed on another
+        operator, or be no more than an ``AgainError``. So it must be repeated, and be strict.
+        """
 
 
 def make_call(spec: OperatorSpec) -> Call:
@@ -61,25 +88,48 @@ def make_call(spec: OperatorSpec) -> Call:
         Kind.LOOKUP: _lookup,
     }.get(spec.kind)
     if make is None or spec.function is None:
-        return lambda batch, _: Output(batch)
-    call = make(spec, spec.function)
+        return _unchanged
+    calls = make(spec, spec.function)
 
-    def guarded(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
+    def guarded(
+        rows: pa.RecordBatch | Data, interrupted: Interrupted, strict: bool = True
+    ) -> Output:
         try:
-            return call(batch, interrupted)
-        except OperatorError:
+            return calls(Data.of(rows), interrupted, strict)
+        except (OperatorError, AgainError):
             raise
-        except Exception as error:
-            raise failure(spec, error) from error
+        except BaseException as error:  # the user's code may raise anything, even SystemExit
+            raise failure(spec, error) from None
 
     return guarded
 
 
+def _unchanged(
+    rows: pa.RecordBatch | Data,
+    interrupted: Interrupted,  # noqa: ARG001
+    strict: bool = True,  # noqa: ARG001
+) -> Output:
+    return Output(Data.of(rows))
+
+
+def _taken(results: Iterator[Any], count: int, interrupted: Interrupted) -> list[Any]:
+    """What a function returns for one row after the other; a failure names no row."""
+    made: list[Any] = []
+    some = 1 + count // LOOKS
+    while len(made) < count:
+        expected = min(len(made) + some, count)
+        made.extend(islice(results, some))
+        if len(made) < expected:  # a StopIteration in the function looks like the end of the rows
+            raise AgainError
+        if interrupted():
+            break
+    return made
+
+
 def _each(
-    spec: OperatorSpec, function: Function, batch: pa.RecordBatch, interrupted: Interrupted
+    spec: OperatorSpec, function: Function, rows: list[Row], interrupted: Interrupted
 ) -> list[Any]:
     """Call a function on one row after the other; a failure names the row."""
-    rows = batch.to_pylist()
     made: list[Any] = []
     keep = keeper(spec)
     some = 1 + len(rows) // LOOKS
@@ -89,8 +139,8 @@ def _each(
                 made.append(keep(function(row)))  # noqa: PERF401 - its length says which failed
             if interrupted():
                 break
-    except Exception as error:
-        raise failure(spec, error, rows[len(made)]) from error
+    except BaseException as error:  # the user's code may raise anything, even SystemExit
+        raise failure(spec, error, rows[len(made)]) from None
     return made
 
 
@@ -125,95 +175,145 @@ def accepts(function: Function, count: int) -> bool:
     return True
 
 
-def failure(spec: OperatorSpec, error: Exception, row: object = None) -> OperatorError:
-    """The full story of a function that raised."""
-    story = "".join(traceback.format_exception(error))
-    return OperatorError(spec.name, repr(error), "" if row is None else shortened(row), story)
+def failure(spec: OperatorSpec, error: BaseException, row: object = None) -> OperatorError:
+    """The full story of a function that raised: all of it is text, of bounded length."""
+    shown = "" if row is None else shortened(row)
+    return OperatorError(spec.name, described(error), shown, story_of(error))
 
 
-def _map(spec: OperatorSpec, function: Function) -> Call:
-    def by_row(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
-        rows = _each(spec, function, batch, interrupted)
-        return Output(from_rows(spec, rows), taken=len(rows))
+def _map(spec: OperatorSpec, function: Function) -> Calls:
+    settler, convert = Settler(spec), partial(_converted, spec)
+    called = _by_frame(spec, function) if spec.style is Style.PANDAS else _by_batch(spec, function)
 
-    def by_batch(batch: pa.RecordBatch, _: Interrupted) -> Output:
-        made = _to_arrow(spec, function(_to_style(spec, batch)))
-        if made.num_rows != batch.num_rows:
+    def by_row(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+        if strict or settler.strict:
+            listed = _each(spec, function, data.copied(), interrupted)
+            return Output(Data.of(from_rows(spec, listed)), taken=len(listed))
+        rows = data.given()
+        before = settler.before(data.schema, rows)
+        results = map(dict.copy, map(function, rows)) if settler.keeps else map(function, rows)
+        made = _taken(results, len(rows), interrupted)
+        del rows, results  # so that it can be told who else has what was returned
+        return Output(settler.settled(made, before, convert), taken=len(made))
+
+    def by_batch(data: Data, _: Interrupted, strict: bool) -> Output:
+        made = called(data, strict)
+        if len(made) != len(data):
             raise OperatorError(
                 spec.name,
-                f"a map returned {made.num_rows} rows for {batch.num_rows}; use flat_map or filter",
+                f"a map returned {len(made)} rows for {len(data)}; use flat_map or filter",
             )
         return Output(made)
 
     return by_row if spec.style is Style.ROW else by_batch
 
 
-def _filter(spec: OperatorSpec, function: Function) -> Call:
-    def call(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
-        found = _column(spec, function, batch, interrupted)
+def _by_batch(spec: OperatorSpec, function: Function) -> Callable[[Data, bool], Data]:
+    return lambda data, _: Data.of(_to_arrow(spec, function(data.batch)))
+
+
+def _by_frame(spec: OperatorSpec, function: Function) -> Callable[[Data, bool], Data]:
+    from fries.runtime.frames import Framer  # pandas takes a while to load
+
+    framer = Framer(spec)
+
+    def called(data: Data, strict: bool) -> Data:
+        if strict:
+            return Data.of(_to_arrow(spec, function(data.batch.to_pandas())))
+        frame = data.frame
+        before = framer.before(data.schema, frame)
+        made = function(frame)
+        settled = framer.settled(made, before)
+        return Data.of(_to_arrow(spec, made)) if settled is None else settled
+
+    return called
+
+
+def _filter(spec: OperatorSpec, function: Function) -> Calls:
+    def call(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+        found = _column(spec, function, data, interrupted, strict)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
-            found = [bool(value) for value in found]
+            found = list(map(bool, found))
         kept = np.flatnonzero(np.asarray(found, dtype=bool))
-        if len(kept) == batch.num_rows:
-            return Output(batch)
-        return Output(batch.take(kept), kept, taken=len(found))
+        if len(kept) == len(data):
+            return Output(data)
+        return Output(data.take(kept), kept, taken=len(found))
 
     return call
 
 
-def _split(spec: OperatorSpec, function: Function) -> Call:
-    def call(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
-        found = _column(spec, function, batch, interrupted)
+def _split(spec: OperatorSpec, function: Function) -> Calls:
+    def call(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+        found = _column(spec, function, data, interrupted, strict)
         branches = _numbers(spec, "branch", found, spec.branches)
-        return Output(batch.slice(0, len(branches)), None, branches, len(branches))
+        return Output(data.slice(0, len(branches)), None, branches, len(branches))
 
     return call
 
 
-def _flat_map(spec: OperatorSpec, function: Function) -> Call:
-    def by_row(batch: pa.RecordBatch, interrupted: Interrupted) -> Output:
-        rows: list[Any] = []
-        parents: list[int] = []
-        keep = keeper(spec)
-        listed = _each(spec, lambda row: [keep(made) for made in function(row)], batch, interrupted)
-        for number, made in enumerate(listed):
-            rows.extend(made)
-            parents.extend([number] * len(made))
-        numbers = np.array(parents, dtype=np.int64)
-        return Output(from_rows(spec, rows), numbers, taken=len(listed))
+def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
+    settler, convert = Settler(spec), partial(_converted, spec)
 
-    def by_batch(batch: pa.RecordBatch, _: Interrupted) -> Output:
-        made = function(_to_style(spec, batch))
+    def by_row(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+        if strict or settler.strict:
+            keep = keeper(spec)
+            listed = _each(
+                spec, lambda row: [keep(made) for made in function(row)], data.copied(), interrupted
+            )
+            whole = Data.of(from_rows(spec, list(chain.from_iterable(listed))))
+            return Output(whole, _parents(list(map(len, listed))), taken=len(listed))
+        rows, made = data.given(), list[Any]()
+
+        def count(row: Row) -> int:
+            before = len(made)
+            given = function(row)
+            made.extend(map(dict.copy, given) if settler.keeps else given)
+            return len(made) - before
+
+        counts = _taken(map(count, rows), len(rows), interrupted)
+        del rows
+        return Output(settler.settled(made, {}, convert), _parents(counts), taken=len(counts))
+
+    def by_batch(data: Data, _: Interrupted, __: bool) -> Output:
+        made = function(_to_style(spec, data))
         if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
             raise OperatorError(
                 spec.name,
                 f"a flat_map over batches must return a column {PARENT!r}: for each output row "
                 "the number of the input row that it comes from",
             )
-        parents = _numbers(spec, f"number in {PARENT!r}", made[PARENT], batch.num_rows)
-        return Output(_to_arrow(spec, made), parents)
+        parents = _numbers(spec, f"number in {PARENT!r}", made[PARENT], len(data))
+        return Output(Data.of(_to_arrow(spec, made)), parents)
 
     return by_row if spec.style is Style.ROW else by_batch
 
 
-def _lookup(spec: OperatorSpec, function: Function) -> Call:  # noqa: ARG001
-    def call(batch: pa.RecordBatch, _: Interrupted) -> Output:
-        return Output(*function(batch))
+def _parents(counts: list[int]) -> Integers:
+    """For each output row its input row, if that has so many."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _lookup(spec: OperatorSpec, function: Function) -> Calls:  # noqa: ARG001
+    def call(data: Data, _: Interrupted, __: bool) -> Output:
+        found, parents = function(data.batch)
+        return Output(Data.of(found), parents)
 
     return call
 
 
 def _column(
-    spec: OperatorSpec, function: Function, batch: pa.RecordBatch, interrupted: Interrupted
+    spec: OperatorSpec, function: Function, data: Data, interrupted: Interrupted, strict: bool
 ) -> Any:  # noqa: ANN401
     """One value for each row, from a function of a row or of a batch."""
     if spec.style is Style.ROW:
-        return _each(spec, function, batch, interrupted)
-    values = np.asarray(function(_to_style(spec, batch)))
-    if values.shape != (batch.num_rows,):
+        if strict:
+            return _each(spec, function, data.copied(), interrupted)
+        return _taken(map(function, data.lent()), len(data), interrupted)
+    values = np.asarray(function(_to_style(spec, data)))
+    if values.shape != (len(data),):
         raise OperatorError(
             spec.name,
-            f"the function returned values of shape {values.shape} for {batch.num_rows} rows; "
+            f"the function returned values of shape {values.shape} for {len(data)} rows; "
             "give one for each row",
         )
     return values
@@ -232,8 +332,8 @@ def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  
     return numbers
 
 
-def _to_style(spec: OperatorSpec, batch: pa.RecordBatch) -> Any:  # noqa: ANN401
-    return batch.to_pandas() if spec.style is Style.PANDAS else batch
+def _to_style(spec: OperatorSpec, data: Data) -> Any:  # noqa: ANN401
+    return data.frame if spec.style is Style.PANDAS else data.batch
 
 
 def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
@@ -266,6 +366,11 @@ def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
     return column
 
 
+def _converted(spec: OperatorSpec, field: Field, values: list[Any]) -> list[Any]:
+    """Values as they would come back from Arrow."""
+    return _column_of(spec, field, values).to_pylist()
+
+
 def _misfit(field: Field, values: list[Any], error: Exception) -> str:
     """Which value does not fit its column."""
     for value in values:
@@ -290,9 +395,3 @@ def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401
     if missing:
         raise OperatorError(spec.name, f"the returned batch lacks the columns {missing}")
     return batch.select(spec.schema.names).cast(spec.schema)
-
-
-def shortened(row: object, most: int = 300) -> str:
-    """A value for a message."""
-    text = repr(row)
-    return text if len(text) <= most else text[:most] + "..."

@@ -11,11 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
+from fries.failing import shortened
 from fries.runtime.arrow import take
+from fries.runtime.buckets import Key
 from fries.runtime.chunks import Chunk
-from fries.runtime.functions import Output, failure, from_rows, keeper, shortened
+from fries.runtime.data import Data
+from fries.runtime.dead_letters import DeadLetter
+from fries.runtime.functions import Output, failure, from_rows, keeper
+from fries.runtime.sparing import fitting, letter_of
 from fries.runtime.spec import Kind, OperatorSpec
-from fries.runtime.state import Key, KeyGroup
+from fries.runtime.state import KeyGroup
 
 Migrate: TypeAlias = "Callable[[int, Any], Any]"
 """Brings a state of some version up to the version of the rows at hand."""
@@ -36,13 +41,15 @@ def keys_of(columns: Sequence[str], batch: pa.RecordBatch) -> list[Key]:
 class MigrationError(Exception):
     """The migration that came with some change raised; not always the one of the newest."""
 
-    def __init__(self, change: int, error: Exception) -> None:
+    def __init__(self, change: int, error: BaseException) -> None:
         super().__init__(change, error)
         self.change, self.error = change, error
 
 
 def make_fold(spec: OperatorSpec) -> Fold:
     """A keyed function as a function of rows and states."""
+    if spec.on_error is not None:
+        return _sparing_fold(spec)
     keying, function = spec.keying, spec.function
     assert keying is not None
     assert function is not None
@@ -62,21 +69,70 @@ def make_fold(spec: OperatorSpec) -> Fold:
                     state = initial if shared else copy.deepcopy(initial)
                     written = version if state is None else first
                 else:
-                    _, written, state = entry
+                    written, state, _ = entry
                 if written != version:
                     state = migrate(written, state)
                 state, given = step(function(state, row))
             except OperatorError:
                 raise
             except MigrationError as failed:
-                raise replace(failure(spec, failed.error, row), change=failed.change) from failed
-            except Exception as error:
-                raise failure(spec, error, row) from error
+                raise replace(failure(spec, failed.error, row), change=failed.change) from None
+            except BaseException as error:  # the user's code may raise anything, even SystemExit
+                raise failure(spec, error, row) from None
             group.put(key, version, state)
             made.extend(map(keep, given))
             parents.extend([number] * len(given))
         whole = len(made) == len(rows) and not spec.many
-        return Output(batch_of(spec, made), None if whole else np.array(parents, dtype=np.int64))
+        return Output(
+            Data.of(batch_of(spec, made)), None if whole else np.array(parents, dtype=np.int64)
+        )
+
+    return fold
+
+
+def _sparing_fold(spec: OperatorSpec) -> Fold:
+    """The same, with the rows set apart that fail: the states of their keys stay as they were."""
+    keying, function = spec.keying, spec.function
+    assert keying is not None
+    assert function is not None
+    first, keep = len(keying.migrations), keeper(spec)
+    step = _row_and_state(spec) if spec.kind is Kind.PROCESS else _only_state
+    check = fitting(spec)
+
+    def begun(key: Key, row: object, group: KeyGroup, version: int, migrate: Migrate) -> Any:  # noqa: ANN401
+        """The state of a key as its next row needs it; if that fails, no row is to blame."""
+        entry = group.get(key)
+        state = copy.deepcopy(keying.initial) if entry is None else entry[1]
+        written = first if entry is None else entry[0]
+        if state is None or written == version:
+            return state
+        try:
+            return migrate(written, state)
+        except MigrationError as failed:
+            raise replace(failure(spec, failed.error, row), change=failed.change) from None
+
+    def fold(batch: pa.RecordBatch, group: KeyGroup, version: int, migrate: Migrate) -> Output:
+        made: list[Any] = []
+        parents: list[int] = []
+        letters: list[DeadLetter] = []
+        keys = keys_of(keying.columns, batch)
+        for number, (key, row) in enumerate(zip(keys, batch.to_pylist(), strict=True)):
+            before = group.saved(key)
+            state = begun(key, row, group, version, migrate)
+            try:
+                state, given = step(function(state, row))
+                kept = [keep(one) for one in given]
+                check(kept)
+            except BaseException as error:  # the user's code may raise anything, even SystemExit
+                as_it_came = batch.slice(number, 1).to_pylist()[0]
+                letters.append(letter_of(spec, number, as_it_came, error))
+                group.put_back(key, before)
+                continue
+            group.put(key, version, state)
+            made.extend(kept)
+            parents.extend([number] * len(kept))
+        numbers = np.array(parents, dtype=np.int64)
+        return Output(Data.of(batch_of(spec, made)), numbers, letters=tuple(letters))
 
     return fold
 
@@ -109,8 +165,8 @@ def results(spec: OperatorSpec, states: Mapping[Key, Any]) -> pa.RecordBatch:
     for key, state in states.items():
         try:
             row = state if spec.result is None else spec.result(state)
-        except Exception as error:
-            raise failure(spec, error, state) from error
+        except BaseException as error:  # as above
+            raise failure(spec, error, state) from None
         if not isinstance(row, dict):
             raise OperatorError(
                 spec.name, f"its result must be a dict of columns, not {shortened(row)}"

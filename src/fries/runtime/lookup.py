@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fries.errors import TraitError
 from fries.runtime.arrow import Integers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Words: TypeAlias = "list[npt.NDArray[Any]]"
 """Keys as arrays of int64 or of bytes, equal in all of them if and only if equal."""
@@ -198,11 +200,15 @@ def _pair(codes: Integers, own: Integers, size: int) -> Integers:
 
 
 def _factorize(word: npt.NDArray[Any]) -> tuple[Integers, pd.Index[Any]]:
+    import pandas as pd
+
     codes, values = pd.factorize(word)
     return codes, pd.Index(values, dtype=word.dtype)
 
 
 def _find(values: pd.Index[Any], word: npt.NDArray[Any]) -> Integers:
+    import pandas as pd
+
     # With its dtype given, pandas does not guess another one.
     return values.get_indexer(pd.Index(word, dtype=word.dtype))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -49,6 +49,18 @@ class Style(enum.Enum):
     PANDAS = "pandas"
 
 
+class Unreadable(enum.Enum):
+    """What to do with a key whose state cannot be read."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    """Forget the state: the key begins anew."""
+
+
+OnUnreadable: TypeAlias = "Unreadable | Callable[[Any, bytes, BaseException], Any]"
+"""Or a function that repairs it: of the key, the pickled state, and why it cannot be read."""
+
+
 @dataclass(frozen=True)
 class Keying:
     """How the rows of a keyed operator are brought together, and what its state begins with."""
@@ -61,6 +73,30 @@ class Keying:
     newer one gets it migrated. ``None`` is no state, and is not migrated."""
     migrations: tuple[Function, ...] = ()
     """How states of versions before this flow's first one are brought up, oldest first."""
+    on_unreadable: OnUnreadable = Unreadable.FAIL
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """What becomes of rows that an operator cannot process.
+
+    ``to`` is the name of an output of the flow, or ``"drop"``. If more than a share ``limit`` of
+    the latest thousand or so rows fail in a worker, the version fails after all, and is rolled
+    back if it is new; up to ten of them never count as too many.
+    """
+
+    to: str
+    limit: float = 0.1
+
+    @property
+    def output(self) -> str | None:
+        """The output that they go to; ``None`` if nobody wants them."""
+        return None if self.to == DROP else self.to
+
+
+DROP: Final = "drop"
+ERRORS: Final = -1
+"""Branch by which rows leave an operator that could not process them."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +118,12 @@ class OperatorSpec:
     """Of a process: whether its function gives a list of rows."""
     result: Function | None = None
     """Of an aggregate: makes the columns of a result from a state."""
+    switch_within: float | None = None
+    """Seconds that one chunk of its stage may take; ``None``: as short as throughput allows."""
+    on_error: DeadLetters | None = None
+    """What becomes of rows that fail; ``None``: the version has failed."""
+    label: str = field(default="", compare=False)
+    """What people call this version: for the driver, workers get none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +134,7 @@ class EdgeSpec:
     source: str
     target: str
     branch: int = 0
-    """Of a split: which branch the edge is."""
+    """Of a split: which branch the edge is. Of rows that fail: :data:`ERRORS`."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,14 @@ import pyarrow.compute as pc
 from fries.control.messages import Cut
 from fries.errors import OperatorError
 from fries.runtime.arrow import Integers, integers
-from fries.runtime.chunks import Chunk, Pacer
+from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
+from fries.runtime.data import Data
+from fries.runtime.dead_letters import DeadLetter, batch_of_letters, parents_of
 from fries.runtime.functions import Output, never
 from fries.runtime.keyed import join, keys_of, results
-from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, StageSpec
+from fries.runtime.pacer import Pacer
+from fries.runtime.spec import ERRORS, EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.state import KeyGroup
 
 Branches: TypeAlias = "Integers | None"
@@ -50,8 +53,11 @@ class Control(Protocol):
     def poll(self) -> None:
         """Take up what has arrived, and stand back for a moment if that is a change."""
 
-    def count(self, operator: str, taken: int, given: int, seconds: float) -> None:
+    def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
         """Note what an operator has done."""
+
+    def took(self, operator: str, change: int, rows: int, older: Iterable[int]) -> None:
+        """Note that rows were taken by the version of a change, or by one older than others."""
 
     def calling(self, operator: str, change: int) -> None:
         """A version of an operator is about to be called."""
@@ -62,12 +68,35 @@ class Control(Protocol):
     def failed(self, change: int, error: OperatorError) -> None:
         """It has failed; tell whoever can take it back."""
 
+    def hold(self, operator: str, change: int, stage: int) -> bool:
+        """Wait until its change is taken back; ``True`` if the same rows can be processed again."""
+
 
 class Recorder(Protocol):
     """Notes data operations, in audit mode."""
 
     def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
         """An operator has processed a chunk at some version, from some moment on."""
+
+
+class Note(NamedTuple):
+    """What an operator has done with a chunk, or with some rows of it."""
+
+    operator: str
+    mask: int
+    """Of the rows' epochs, the bits that decide their version."""
+    rows: Chunk
+    given: int
+    """Rows out."""
+    moment: float
+    """When it began, seconds since 1970."""
+    seconds: float
+    change: int = 0
+    """That brought the version."""
+    older: Sequence[int] = ()
+    """The changes in transition that these rows do not have."""
+    letters: tuple[DeadLetter, ...] = ()
+    """Rows that failed, where they may."""
 
 
 class Stage:
@@ -85,7 +114,6 @@ class Stage:
         self._control = control
         self._recorder = recorder
         self._fresh = fresh
-        self._pacer = Pacer()
         self._operators = spec.operators
         self._group: KeyGroup | None = None
         self._versions: dict[int, tuple[OperatorSpec, int]] = {}
@@ -99,6 +127,11 @@ class Stage:
         """By edge, what rows that come over it pass until an operator does something with them."""
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
+        self._rules = {one.name: one.on_error for one in spec.operators}
+        self._strict = True
+        """Whether what every operator gives is converted to Arrow at once."""
+        self._notes: list[Note] = []
+        """What the operators have done with the chunk at hand."""
         self._entry = ""
         """The operator by which the chunk at hand comes in, if it may end early there."""
         self._taken = 0
@@ -106,10 +139,17 @@ class Stage:
         self._rows = 0
         """Rows that have been pushed through; of a join, its halves and its pairs."""
         self._stamping = configuration.stamping(self._inner)
+        within = [one.switch_within for one in spec.operators if one.switch_within is not None]
+        self._number = spec.number
+        self._pacer = Pacer(configuration.costs, self._versions_in_force, min(within, default=None))
         self.cuts: list[Cut] = []
         """Where rows began to be stamped for a change."""
         self._ahead: list[Cut] = []
         """In a repetition: where that must happen again."""
+        self._failure: tuple[str, int] | None = None
+        """The operator that failed, and the change that brought its version, if it is to blame."""
+        self.on_probation = False
+        """Whether some version is new, so that one that fails may be taken back."""
 
     def begin_with(self, committed: Iterable[int]) -> None:
         """What the controller thinks that the first row gets; anything more must be noted."""
@@ -134,12 +174,15 @@ class Stage:
         assert operator.keying is not None
         self._control.poll()
         self._group, self._versions = group, {}
-        group.load(keys_of(operator.keying.columns, rows.batch), hashes)
+        with self._blaming(0):
+            group.load(keys_of(operator.keying.columns, rows.batch), hashes)
         yield from self.run(edge, self._in_order(operator, rows))
         if operator.kind is Kind.AGGREGATE:
             yield from self._results(operator, group)
-        with self._blaming(max((change for _, change in self._versions.values()), default=0)):
+        self._control.calling(operator.name, group.writer)  # it pickles and unpickles their objects
+        with self._blaming(group.writer):
             self._configuration.sampled(operator.name, group.save())
+        self._control.returned()
         self._group = None
 
     def run_join(self, operator: OperatorSpec, left: Leaving, right: Leaving) -> Iterator[Leaving]:
@@ -159,19 +202,83 @@ class Stage:
         yield from self._paced(pairs, partial(self._onward, operator))
 
     def _paced(self, rows: Chunk, push: Callable[[Chunk], list[Leaving]]) -> Iterator[Leaving]:
-        """Rows in chunks that take a few milliseconds each, with a poll before each."""
+        """Rows in chunks that take a few milliseconds each, with a poll before each.
+
+        Nothing of a chunk leaves, and nothing of it is noted, before it was pushed through whole.
+        """
         start = 0
         while start < len(rows):
             self._control.poll()
             self._note_cut()
-            chunk = rows.slice(start, self._size())
-            self._entry, self._taken = "", len(chunk)
+            chunk = rows.slice(start, self._size(len(rows) - start))
             began = time.perf_counter()
-            leaving = push(chunk)
+            leaving = self._pushed(chunk, push)
+            self._strict = True
+            self._account()
             self._pacer.measured(self._taken, time.perf_counter() - began)
             start += self._taken
             self._rows += self._taken
             yield from leaving
+
+    def _pushed(self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]) -> list[Leaving]:
+        """What leaves of a chunk. If a version fails that can be taken back, it is processed again.
+
+        Nothing of the chunk has left the stage: so the versions before may have it, all of it.
+        """
+        while True:
+            may_go_again = self.on_probation or self._configuration.in_transition
+            if may_go_again and self._group is not None:
+                self._group.begin()
+            self._failure = None
+            try:
+                leaving = self._quickly(chunk, push)
+                return self._strictly(chunk, push) if leaving is None else leaving
+            except OperatorError:
+                if not (may_go_again and self._goes_again()):
+                    raise
+            self._note_cut()
+
+    def _quickly(
+        self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]
+    ) -> list[Leaving] | None:
+        """A chunk through the stage, with as few conversions as its rows need.
+
+        ``None``: something is wrong, and has to be told in the strict way; or the chunk changes
+        states, and can be pushed only once.
+        """
+        if self._group is not None:
+            return None
+        self._begin(chunk, strict=False)
+        try:
+            leaving = push(chunk)
+            for _, made in leaving:
+                made.batch  # noqa: B018 - as Arrow, while what does not fit can be told
+        except Exception:  # whatever it is, and whoever is to blame: that is found out then
+            self._control.returned()
+            return None
+        return leaving
+
+    def _strictly(self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]) -> list[Leaving]:
+        """A chunk through the stage: what every operator gives is converted to Arrow at once."""
+        self._begin(chunk, strict=True)
+        return push(chunk)
+
+    def _begin(self, chunk: Chunk, strict: bool) -> None:
+        """Nothing has been done with a chunk."""
+        self._strict = strict
+        self._entry, self._taken, self._notes = "", len(chunk), []
+
+    def _goes_again(self) -> bool:
+        """Whether a version that has failed was taken back while its chunk was held.
+
+        A repetition must go as before, and behind a migration that fails an undo would fail, too.
+        """
+        if self._failure is None or self._configuration.repeats:
+            return False
+        operator, change = self._failure
+        if self._group is not None and not self._group.rewind():
+            return False
+        return self._control.hold(operator, change, self._number)
 
     def _note_cut(self) -> None:
         """Switch where a repetition must, and note where rows begin to be stamped."""
@@ -181,11 +288,17 @@ class Stage:
         if stamping != self._stamping:
             self.cuts += [Cut(self._rows, change) for change in sorted(stamping - self._stamping)]
             self._stamping = stamping
-            self._pacer.restart()
+            self._pacer.use(self._versions_in_force)
 
-    def _size(self) -> int:
+    @property
+    def _versions_in_force(self) -> Hashable:
+        """What the costs of a chunk depend on."""
+        names = [operator.name for operator in self._operators]
+        return self._number, self._configuration.in_force(names, self._stamping)
+
+    def _size(self, left: int) -> int:
         """Rows of the next chunk: it may not reach over the next cut of a repetition."""
-        size = self._pacer.next(self._control.hurried)
+        size = self._pacer.next(left, self._control.hurried)
         return min(size, self._ahead[0].rows - self._rows) if self._ahead else size
 
     def _push(self, edge: EdgeSpec, chunk: Chunk) -> list[Leaving]:
@@ -200,7 +313,8 @@ class Stage:
         self._send(last, rows, inbox, leaving)
         self._through(inbox, leaving)
         for one in passed:
-            self._account(one.target, 0, chunk.slice(0, self._taken), self._taken, moment, 0.0)
+            used = chunk.slice(0, self._taken)
+            self._notes.append(Note(one.target, 0, used, self._taken, moment, 0.0))
         return leaving
 
     def _onward(self, operator: OperatorSpec, made: Chunk) -> list[Leaving]:
@@ -208,7 +322,8 @@ class Stage:
         inbox: dict[str, list[Chunk]] = defaultdict(list)
         leaving: list[Leaving] = []
         for out in self._outputs[operator.name]:
-            self._send(out, made, inbox, leaving)
+            if out.branch != ERRORS:
+                self._send(out, made, inbox, leaving)
         return self._through(inbox, leaving)
 
     def _way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
@@ -225,10 +340,14 @@ class Stage:
     def _through(self, inbox: dict[str, list[Chunk]], leaving: list[Leaving]) -> list[Leaving]:
         for operator in self._operators:
             for arrived in inbox.pop(operator.name, ()):
+                outputs = self._outputs[operator.name]
                 for made, branches in self._apply(operator, arrived):
-                    for out in self._outputs[operator.name]:
-                        mine = made if branches is None else made.where(branches == out.branch)
-                        self._send(out, mine, inbox, leaving)
+                    made.data.shared = made.data.shared or len(outputs) > 1
+                    for out in outputs:
+                        if branches is not None:
+                            self._send(out, made.where(branches == out.branch), inbox, leaving)
+                        elif out.branch != ERRORS:
+                            self._send(out, made, inbox, leaving)
         return leaving
 
     def _send(
@@ -261,21 +380,42 @@ class Stage:
             self._control.returned()
             took = time.perf_counter() - began
             part = self._used(offered, output)
-            self._account(operator.name, mask, part, output.batch.num_rows, moment, took)
-            if mask != bits:
-                now = time.time()
-                for change in self._configuration.changes(bits & ~mask):
-                    self.last_old[change] = now
+            older = self._configuration.changes(bits & ~mask) if mask != bits else []
+            given = len(output.data)
+            what = operator.name, mask, part, given, moment, took, change, older
+            self._notes.append(Note(*what, output.letters))
+            if output.letters:
+                batch = batch_of_letters(operator.name, change, output.letters)
+                failed = part.children(Output(Data.of(batch), parents_of(output.letters)))
+                yield failed, np.full(len(failed), ERRORS)
             yield part.children(output), output.branches
 
-    def _account(
-        self, operator: str, mask: int, rows: Chunk, given: int, moment: float, took: float
-    ) -> None:
-        """Note what an operator has done."""
-        if self._recorder is not None:
-            version = self._configuration.version(operator, mask)
-            self._recorder.record(operator, version, rows, moment)
-        self._control.count(operator, len(rows), given, took)
+    def _judge(self, note: Note) -> None:
+        """Let a version fail of which too many rows have failed.
+
+        Some of them have left in chunks before: so it cannot be taken back in place, for the batch
+        must go again as a whole.
+        """
+        rule = self._rules.get(note.operator)
+        if rule is not None:
+            with self._blaming(note.change):
+                self._configuration.failing.note(
+                    note.operator, note.change, rule, len(note.rows), note.letters
+                )
+
+    def _account(self) -> None:
+        """Tell what the operators have done with a chunk."""
+        for note in self._notes:
+            self._judge(note)
+        for name, mask, rows, given, moment, took, change, older, letters in self._notes:
+            if change or older:
+                self._control.took(name, change, len(rows), older)
+            if self._recorder is not None:
+                version = self._configuration.version(name, mask)
+                self._recorder.record(name, version, rows, moment)
+            self._control.count(name, len(rows), given, took, len(letters))
+            self.last_old.update(dict.fromkeys(older, moment + took))
+        self._notes = []
 
     def _used(self, offered: Chunk, output: Output) -> Chunk:
         """The rows that an output is made of; the others will be offered again."""
@@ -290,7 +430,11 @@ class Stage:
         try:
             yield
         except OperatorError as error:
+            if not self._strict:
+                raise  # another version may have caused it
             self._control.failed(change if error.change is None else error.change, error)
+            if change and error.change is None:
+                self._failure = error.operator, change
             raise
 
     def _call(
@@ -299,10 +443,11 @@ class Stage:
         name, configuration = operator.name, self._configuration
         body = configuration.body(name, mask)
         if body.fold is None:
-            return body.call(rows.batch, self._interrupted if entering else never)
+            return body.call(rows.data, self._interrupted if entering else never, self._strict)
         assert self._group is not None, "a keyed operator gets whole key groups"
         version = configuration.state_version(name, mask)
         self._versions[version] = body.spec, change
+        self._group.writer = change
         return body.fold(
             rows.batch, self._group, version, partial(configuration.migrated, name, mask)
         )
@@ -326,7 +471,7 @@ class Stage:
     def _results(self, operator: OperatorSpec, group: KeyGroup) -> Iterator[Leaving]:
         """What an aggregate gives at the end: each key by the version that it came to."""
         by_version: dict[int, dict[object, object]] = defaultdict(dict)
-        for key, (_, version, state) in group.entries():
+        for key, (version, state, _) in group.entries():
             by_version[version][key] = state
         for version, states in by_version.items():
             spec, change = self._versions[version]

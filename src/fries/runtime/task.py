@@ -25,12 +25,13 @@ from fries.control.messages import Ended, Go
 from fries.errors import ReplayError
 from fries.runtime.arrow import Integers, concat_batches
 from fries.runtime.audit import Audit, transactions
+from fries.runtime.buckets import Dumps
 from fries.runtime.chunks import Chunk, concat
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import Layout
 from fries.runtime.spec import GROUPED, EdgeSpec, Kind, OperatorSpec
 from fries.runtime.stage import Control, Leaving, Stage
-from fries.runtime.state import Dumps, KeyGroup, Store
+from fries.runtime.state import KeyGroup, Store
 from fries.stages import PhysicalStage
 
 FLUSH_ROWS: Final = 10_000
@@ -86,6 +87,7 @@ class Task:
         batch, partition, number = execution
         go = channel.begin(batch, stage.number, partition, number)
         configuration.begin(go.base, go.pinned)
+        self._configuration = configuration
         self._operators = {spec.name: spec for spec in stage.spec.operators}
         self._edges = {edge.number: edge for edge in stage.incoming}
         self._began = 0
@@ -96,6 +98,7 @@ class Task:
             raise ReplayError(stage.number, partition)
         self._stage.begin_with(go.committed if go.pinned is None else go.pinned)
         self._stage.repeat(go.cuts)
+        self._stage.on_probation = go.on_probation
 
     def fresh(self, rows: pa.RecordBatch) -> Chunk:
         """Rows that begin transactions here."""
@@ -152,7 +155,10 @@ class Task:
     ) -> Iterator[Leaving]:
         assert hashes is not None, "rows of a key group come with the hashes of their keys"
         kept = store if spec.kind is Kind.PROCESS else None
-        group = KeyGroup(spec.name, kept, self._dumps)
+        keying = self._configuration.built(spec.name).keying
+        assert keying is not None
+        first = len(keying.migrations)
+        group = KeyGroup(spec.name, kept, self._dumps, keying.on_unreadable, first)
         return self._stage.run_group(spec, edge, chunk, group, hashes)
 
     def _join(self, spec: OperatorSpec, parts: dict[int, Chunk]) -> Iterator[Leaving]:

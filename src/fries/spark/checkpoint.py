@@ -23,8 +23,6 @@ from fries.log.pieces import Buffer, unhurried
 
 LOCATION: Final = "checkpointLocation"
 DEFAULT: Final = "spark.sql.streaming.checkpointLocation"
-FOLDER: Final = "fries"
-"""Where in a checkpoint the log is."""
 
 
 def checkpoint_of(writer: DataStreamWriter) -> str | None:
@@ -91,6 +89,13 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._error(self._folder, "listed", error) from error
         return [str(name) for name in found if not name.endswith(PARTIAL)]
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        try:
+            return bool(self._system.exists(self._path(name)))
+        except Py4JJavaError as error:
+            raise self._error(self._path(name), "looked for", error) from error
 
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""

@@ -7,20 +7,19 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from fries.control.changes import Change
+from fries.control.changes import Change, WayBack
 from fries.control.messages import ANY_BATCH, Failed
 from fries.control.seal import new_secret
-from fries.control.server import ControlServer
-from fries.control.tls import Tls
+from fries.control.server import ControlServer, Held
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
@@ -28,59 +27,56 @@ from fries.errors import (
     NotRunningError,
     TraitError,
     UpdateRefusedError,
+    WireError,
 )
-from fries.log.shape import shape_of
+from fries.events import QueryStarted
+from fries.listening import Announcer
+from fries.log.owners import Ownership
 from fries.plan import CommitPoint, Plan
 from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec
+from fries.runtime.spec import OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
 from fries.serializability import Verdict, check_trace
+from fries.spark.blame import story
 from fries.spark.checkpoint import checkpoint_of
+from fries.spark.definition import Definition
+from fries.spark.deployment import Program
 from fries.spark.local import is_local, use_own_python
 from fries.spark.plan import Planner
 from fries.spark.policy import Supervision
-from fries.spark.recovery import Checkpoint
+from fries.spark.quiet import QuietSpark
 from fries.spark.shipping import (
+    built_of,
+    check_classes,
     differ_plainly,
-    digests_of,
+    kept_of,
     order_of,
     packed,
     pickled_all,
     try_to_load,
 )
+from fries.spark.starting import Checkpoint
 from fries.spark.tasks import Session, action_of
-from fries.stages import PhysicalFlow, physical
 from fries.trace import updates_of
-from fries.traits import graph_of
+from fries.undoing import built_on, undoable
 from fries.updates import Revision, check_columns, revised
-from fries.versions import Applied, Versions
+from fries.versions import Applied, Kept, Versions
 
 GIVE_WAY_SECONDS: Final = 0.005
 """For so long a caller leaves the interpreter to the control thread: most changes are settled by
 then, and what is still to be hashed does not delay them."""
 LOOK_SECONDS: Final = 0.2
 """Between two looks at Spark's progress by somebody who waits for it."""
+SUSPECTED: Final = "taken back on suspicion, because no version explains why the query fails"
+"""How the reason of such a rollback begins; the evidence follows."""
 UNDO_SECONDS: Final = 60.0
 """For workers to load what takes a failed change back; the query has stopped, so few are there."""
+OWNER_SECONDS: Final = 1.0
+"""Between two looks at whether another driver has come, which waits for this one for a while."""
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A flow as its author has built it."""
-
-    name: str
-    operators: tuple[OperatorSpec, ...]
-    """In topological order."""
-    edges: tuple[EdgeSpec, ...]
-    sources: Mapping[str, DataFrame]
-    outputs: tuple[str, ...]
-    groups: int
-    audit: str | None
-    tls: Tls | None = None
 
 
 class Engine:
@@ -90,11 +86,17 @@ class Engine:
         self._flow = flow
         self.changing = threading.RLock()
         """Held by whoever changes the flow or starts its query."""
-        self._versions = Versions(flow.operators)
+        self._versions = Versions(*built_of(flow.operators))
         self._writer: DataStreamWriter | None = None
         self._checkpoint: Checkpoint | None = None
+        self._owner: Ownership | None = None
+        self._next_look = 0.0
         self.query: StreamingQuery | None = None
         """The query that :meth:`start` has started."""
+        self.deployment: Reconfiguration | None = None
+        """The change that brought the code of this start, if it was new."""
+        self._quiet: QuietSpark | None = None
+        """Keeps Spark's stack traces off the console while the query runs."""
         self.interrupted: Exception | None = None
         """Why the query was stopped, while it is not started again."""
         if flow.audit is not None:
@@ -105,14 +107,17 @@ class Engine:
         definition = pickled_all(flow.operators)
         bind, host = _addresses(context)
         ask = jobs_over(context)
-        self.server = ControlServer(flow.name, new_secret(), bind, definition, flow.tls, ask)
+        secure = new_secret(), bind, definition, flow.tls
+        self._events = flow.events or Announcer(flow.name)
+        self.server = ControlServer(flow.name, *secure, ask, self._events)
         """The controller."""
         self.server.start()
         names = tuple(spec.name for spec in flow.operators)
         secret, address = self.server.secret, (host, self.server.address[1])
         self._session = Session(flow.name, address, secret, names, flow.audit, flow.tls)
-        self.physical = _stages(flow)
-        self._crossing = _crossing(flow, self.physical)
+        self.physical = flow.stages()
+        self._crossing = flow.crossing(self.physical)
+        self._stage_of = flow.stage_of_edges(self.physical)
 
     def dataframe(self) -> DataFrame:
         """The output of the flow, as a plan that Spark runs when it is asked to."""
@@ -128,7 +133,7 @@ class Engine:
         self,
         writer: DataStreamWriter,
         supervision: Supervision | None = None,
-        replace_functions: bool = False,
+        replace_functions: bool | None = None,
     ) -> None:
         """Start a query on the output, where its checkpoint has left off."""
         with self.changing:
@@ -139,8 +144,20 @@ class Engine:
                     "a query without a checkpoint begins anew when it is started again; give its "
                     "writer a checkpointLocation, or Supervision(rollback=False, restarts=0)",
                 )
+            if not self.is_logged and self._writer is None:
+                _logger.warning(
+                    "flow %r: its query has no checkpointLocation, so changes are not logged, "
+                    "failures are not rolled back, and whatever ends the query ends its states",
+                    self._flow.name,
+                )
             self._writer = writer
-            self.resume()
+            if supervision is None or supervision.quiet:
+                self._quiet = QuietSpark(writer._spark.sparkContext, self._flow.name)
+            try:
+                self.resume()
+            except Exception:
+                self.leave("the query could not be started")
+                raise
 
     def resume(self) -> StreamingQuery:
         """Start the query again: the batch that was not committed is replayed as a whole.
@@ -148,12 +165,53 @@ class Engine:
         What was taken back must be safe in the log before: else it would come back.
         """
         assert self._writer is not None
+        if self._owner is not None:
+            self._owner.stay()
         self.learn_finished()
         self.server.flush()
         self.server.cut()
-        self.query = self._writer.start()
+        self.server.expect_rows()
+        self.server.news.supervised = True
+        self.query = self._launched(self._writer)
+        self._events.tell(QueryStarted(self._flow.name, str(self.query.id)))
         self.interrupted = None
         return self.query
+
+    def check_owner(self, now: bool = False) -> None:
+        """Raise if another driver was started on the checkpoint; looks once in a while."""
+        if self._owner is None or (not now and time.monotonic() < self._next_look):
+            return
+        self._next_look = time.monotonic() + OWNER_SECONDS
+        self._owner.check()
+
+    def give_way(self) -> None:
+        """Another driver has the checkpoint: stop the query, and let it know."""
+        with self.changing:
+            if self.query is not None:
+                self.query.stop()
+            self.release()
+
+    def release(self) -> None:
+        """The query was stopped: the next driver need not wait for this one."""
+        if self._owner is not None:
+            self._owner.leave()
+
+    def _launched(self, writer: DataStreamWriter) -> StreamingQuery:
+        if self._quiet is None:
+            return writer.start()
+        with self._quiet.starting():
+            query = writer.start()
+        if self._quiet.follow(query):
+            self._events.details = self._quiet.told
+        return query
+
+    def leave(self, reason: str) -> None:
+        """The query is over: nobody may wait for rows, and Spark logs as it did before."""
+        with suppress(WireError):  # the flow is stopped: whoever waits has heard of that
+            self.server.expect_rows(reason)
+        if self._quiet is not None:
+            self._quiet.close()
+        self._quiet, self._events.details = None, str
 
     def interrupt(self, reason: Exception) -> None:
         """Stop the query, to start it again: until that is done, it has failed for a reason."""
@@ -161,7 +219,7 @@ class Engine:
         self.interrupted = reason
         self.query.stop()
 
-    def _recover(self, writer: DataStreamWriter, replace_functions: bool) -> None:
+    def _recover(self, writer: DataStreamWriter, replace_functions: bool | None) -> None:
         """Open the log of the checkpoint, once."""
         folder = checkpoint_of(writer)
         known = None if self._checkpoint is None else self._checkpoint.folder
@@ -174,10 +232,15 @@ class Engine:
                 f"its changes belong to the checkpoint {place}; build another flow",
             )
         assert folder is not None
-        checkpoint = Checkpoint(writer._spark, folder)
-        shape = shape_of(self._flow.operators, self._flow.edges, self._flow.groups)
-        checkpoint.recover(shape, self.server, self._versions, replace_functions)
-        self._checkpoint = checkpoint
+        checkpoint, flow = Checkpoint(writer._spark, folder), self._flow
+        graph = flow.graph({spec.name: spec for spec in flow.operators})
+        program = Program(flow.operators, flow.edges, flow.groups, self._crossing, graph)
+        found = checkpoint.recover(program, self.server, replace_functions)
+        self._versions, self._flow = found.versions, replace(flow, operators=found.operators)
+        self._owner, self._checkpoint = found.owner, checkpoint
+        if found.deployed is not None:
+            plan, change = found.deployed
+            self.deployment = Reconfiguration(plan, change, self.undo)
 
     def rest(self) -> None:
         """Let the controller know which micro-batches are committed."""
@@ -201,12 +264,12 @@ class Engine:
         requested: float,
         note: str = "",
         automatic: bool = False,
-        undoing: bool = False,
+        undoes: int = 0,
     ) -> Reconfiguration:
         """Ship new functions to the running workers and let them switch.
 
-        ``automatic``: nobody asked for it; it takes back what has failed. ``undoing``: also by
-        functions that are in place already, for the change that is undone had brought the same.
+        ``automatic``: nobody asked for it; it takes back what has failed. ``undoes``: the change
+        that it takes back, also by functions that are in place already.
         """
         with self.changing:
             self.rest()
@@ -217,24 +280,40 @@ class Engine:
             new = self._fitted(before, updates)
             if undecided:
                 self._check_alone(plan, updates, new)
-            digests = {} if undoing or self._plainly_new(updates) else digests_of(updates)
-            if digests and all(self._versions.has(name, one) for name, one in digests.items()):
+            kept = {} if undoes or self._plainly_new(updates) else kept_of(updates)
+            if kept and all(self._versions.has(name, one.digest) for name, one in kept.items()):
                 raise AlreadyAppliedError(plan.targets)
+            if not undoes:
+                for name, update in updates.items():
+                    check_classes(new[name], self._versions.kept(name), update)
             self._check_time(plan)
             migrations = {name: update.migrate for name, update in updates.items()}
             inverses = {name: update.inverse for name, update in updates.items()}
-            shipped = Shipped(new, migrations, self._entries(plan), inverses)
+            entries = self._flow.entries(plan.components)
+            shipped = Shipped(new, migrations, entries, inverses)
             package = packed(shipped, self._versions.built)
             if not self.server.workers:
                 try_to_load(self._flow.operators, plan, package)
             versions = {name: self.server.updates_of(name) + 1 for name in plan.targets}
-            order = order_of(plan, package, versions, requested, note, timeout, automatic)
+            labels = {name: new[name].label for name in plan.targets}
+            order = order_of(
+                plan,
+                package,
+                versions,
+                labels=labels,
+                requested=requested,
+                note=note,
+                timeout=timeout,
+                automatic=automatic,
+                undoes=undoes,
+                stages=self._stages_of(entries),
+            )
             change = self.server.request(order)
             old = {name: before[name] for name in new}
-            if not digests:
+            if not kept:
                 change.wait(time.monotonic() + GIVE_WAY_SECONDS)
-                digests = digests_of(updates)
-            self._versions.add(Applied(change, new, old, migrations, inverses, digests))
+                kept = kept_of(updates)
+            self._versions.add(_applied(change, new, old, kept))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
             return Reconfiguration(plan, change, self.undo)
@@ -245,10 +324,10 @@ class Engine:
         """Take a change back by another one, with the versions from before it."""
         requested = time.time()
         with self.changing:
-            applied = self._undoable(plan, number)
+            applied = undoable(self._versions, plan.targets, number)
             story = note or f"undo of change {number}"
             updates = applied.inverted()
-            return self.reconfigure(plan, updates, timeout, requested, story, automatic, True)
+            return self.reconfigure(plan, updates, timeout, requested, story, automatic, number)
 
     def roll_back(self, failed: Failed) -> bool:
         """Take a change back that fails on live rows; the query must have stopped.
@@ -260,35 +339,74 @@ class Engine:
             applied = self._versions.find(failed.change)
             if applied is None or applied.change.failure or applied.change.order.automatic:
                 return False
-            if self.server.revoke(failed.change, _story(failed)):
-                applied.change.failed(failed, _story(failed))
-            elif not self._undo_failed(applied, failed):
+            self.server.blame(failed)
+            later = built_on(self._versions, applied, self._fits_without)
+            if self.server.revoke({failed.change: story(failed), **later}):
+                applied.change.failed(failed, story(failed), WayBack.REPLAYED)
+            elif not self._undo_failed(applied, failed, WayBack.REPLAYED):
                 return False
-            _logger.warning("change %d is rolled back: %s", failed.change, _headline(failed))
             return True
 
-    def roll_back_batch(self, problem: str) -> bool:
-        """Take back whatever took effect in the batch that was not committed, if anything did."""
+    def roll_back_suspect(self, evidence: str, probation: int) -> bool:
+        """Take the newest version in force back that is on probation, though nobody has blamed it.
+
+        ``False`` if none is left that can be taken back.
+        """
         with self.changing:
-            finished = self.server.finished
-            new = [c for c in self.server.committed_changes() if c.since > finished]
-            if not new:
-                return False
-            first = min(new, key=lambda change: change.number)
-            failed = Failed(ANY_BATCH, "", first.number, problem, "", "")
-            return self.roll_back(failed)
+            suspects = [one.change.number for one in self._versions.in_force()]
+            return any(
+                self.roll_back(Failed(ANY_BATCH, "", number, f"{SUSPECTED}: {evidence}", "", ""))
+                for number in suspects
+                if self.is_new(number, probation)
+            )
 
-    def since(self, number: int) -> int | None:
-        """The micro-batch in which a change took effect; ``None`` if there is no such change."""
+    def is_new(self, number: int, probation: int) -> bool:
+        """Whether a version has been in force for less than so many committed micro-batches."""
         applied = self._versions.find(number)
-        return None if applied is None else applied.change.since
+        if applied is None:
+            return False
+        since = applied.change.since
+        return since is None or self.server.finished - since < probation
 
-    def _undo_failed(self, applied: Applied, failed: Failed) -> bool:
-        targets = tuple(applied.specs)
-        flow = self._flow
-        graph = graph_of(self._versions.current(-1), flow.edges, tuple(flow.sources), flow.outputs)
-        plan = scheduler_of(applied.change.order.scheduler)(graph, targets)
-        plan = replace(plan, commit=CommitPoint.NOW)
+    def _fits_without(self, later: Applied, without: frozenset[int]) -> bool:
+        """Whether the versions of a change fit as they are, if others are taken back."""
+        current = self._versions.current(self.server.finished, without=without)
+        edges = self._flow.edges
+        try:
+            fitted = check_columns(tuple(current.values()), edges, later.specs, self._crossing)
+        except UpdateRefusedError:
+            return False
+        return fitted == later.specs
+
+    def roll_back_in_place(self, held: Held, probation: int) -> bool:
+        """Take a change back while the query runs; whether the task that waits will hear of it.
+
+        That helps if the rows of its chunk enter the component of the operator that failed in its
+        own stage: there the undo can stamp them. Nothing of the chunk has left the stage.
+        """
+        with self.changing:
+            failed = held.failed
+            newest = self._versions.newest(failed.operator)
+            if newest is not None and newest.change.order.undoes == failed.change:
+                return held.worker not in newest.change.switched  # else the undo has not helped
+            applied = self._versions.find(failed.change)
+            if applied is None or applied.change.failure or applied.change.order.automatic:
+                return False
+            part = self._undo_plan(applied).component_of(failed.operator)
+            if part is None or self._stages_of(self._flow.entries((part,))) != {held.stage}:
+                return False
+            if not self.is_new(failed.change, probation):
+                return False
+            return self._undo_failed(applied, failed, WayBack.IN_PLACE)
+
+    def _undo_plan(self, applied: Applied) -> Plan:
+        """How to take a change back now: by the same components, so that it need not wait."""
+        graph = self._flow.graph(self._versions.current(-1))
+        plan = scheduler_of(applied.change.order.scheduler)(graph, tuple(applied.specs))
+        return replace(plan, commit=CommitPoint.NOW)
+
+    def _undo_failed(self, applied: Applied, failed: Failed, way: WayBack) -> bool:
+        plan = self._undo_plan(applied)
         try:
             note = f"rollback of change {failed.change}: {failed.problem}"
             change = self.undo(plan, failed.change, UNDO_SECONDS, note, automatic=True)
@@ -297,27 +415,8 @@ class Engine:
         except FriesError as error:
             _logger.warning("change %d cannot be rolled back: %s", failed.change, error)
             return False
-        self.server.record_failure(applied.change, failed, _story(failed))
+        self.server.record_failure(applied.change, failed, story(failed), way)
         return True
-
-    def _undoable(self, plan: Plan, number: int) -> Applied:
-        """A change that may be undone: it happened, and nothing was built on it."""
-        targets = ", ".join(plan.targets)
-        for name in plan.targets:
-            newest = self._versions.newest(name)
-            if newest is not None and newest.change.number > number:
-                later = newest.change.number
-                taken_back = newest.change.order.automatic
-                problem = (
-                    f"change {number} was rolled back by change {later}"
-                    if taken_back
-                    else f"change {later} came after change {number}; undo that first"
-                )
-                raise UpdateRefusedError(name, problem)
-        applied = self._versions.find(number)
-        if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
-            raise UpdateRefusedError(targets, f"change {number} is not in place")
-        return applied
 
     def _check_alone(
         self, plan: Plan, updates: Mapping[str, Revision], new: Mapping[str, OperatorSpec]
@@ -347,6 +446,9 @@ class Engine:
     ) -> dict[str, OperatorSpec]:
         new = {name: revised(current[name], update) for name, update in updates.items()}
         return check_columns(tuple(current.values()), self._flow.edges, new, self._crossing)
+
+    def _stages_of(self, entries: frozenset[int]) -> frozenset[int]:
+        return frozenset(self._stage_of[edge] for edge in entries)
 
     def _check_time(self, plan: Plan) -> None:
         """Refuse what cannot be done now."""
@@ -396,16 +498,18 @@ class Engine:
         """Close the control channel."""
         self.server.stop()
 
-    def _entries(self, plan: Plan) -> frozenset[int]:
-        """Numbers of the edges over which rows enter a component of the plan."""
-        entered = {(e.source, e.target) for part in plan.components for e in part.entries}
-        heads = set(plan.heads)
-        return frozenset(
-            edge.number
-            for edge in self._flow.edges
-            if (edge.source, edge.target) in entered
-            or (edge.target in heads and edge.target in self._flow.sources)
-        )
+
+def _applied(
+    change: Change,
+    new: Mapping[str, OperatorSpec],
+    old: Mapping[str, OperatorSpec],
+    kept: Mapping[str, Kept],
+) -> Applied:
+    """What the driver remembers of a change: all that it sent, as it was then."""
+    sent = {name: kept[name].spec(spec) for name, spec in new.items()}
+    migrations = {name: one.migrate for name, one in kept.items()}
+    inverses = {name: one.inverse for name, one in kept.items()}
+    return Applied(change, sent, old, migrations, inverses, kept)
 
 
 def _finished(query: StreamingQuery) -> float:
@@ -420,38 +524,6 @@ def _reported(query: StreamingQuery) -> int:
         return -1
     ran = "addBatch" in progress["durationMs"]
     return int(progress["batchId"]) - (0 if ran else 1)
-
-
-def _story(failed: Failed) -> str:
-    return f"{_headline(failed)}\n{failed.story}".rstrip()
-
-
-def _headline(failed: Failed) -> str:
-    if not failed.operator:
-        return failed.problem
-    row = f" on {failed.row}" if failed.row else ""
-    return f"operator {failed.operator!r} failed{row}: {failed.problem}"
-
-
-def _stages(flow: Definition) -> PhysicalFlow:
-    """The stages of a flow, without the functions: those travel once, not with every stage."""
-    bare = [replace(spec, function=None, result=None) for spec in flow.operators]
-    return physical(bare, flow.edges)
-
-
-def _crossing(flow: Definition, planned: PhysicalFlow) -> dict[int, pa.Schema]:
-    """Columns of the edges that stay as planned.
-
-    Spark's plan fixes those between stages and to the outputs. Behind an aggregate other
-    transactions begin, so old results may meet what follows it in its new version.
-    """
-    leaving = {edge.number for stage in planned.stages for edge in stage.leaving}
-    blocking = {spec.name for spec in flow.operators if spec.kind is Kind.AGGREGATE}
-    return {
-        edge.number: planned.schemas[edge.number]
-        for edge in flow.edges
-        if edge.number in leaving or edge.source in blocking
-    }
 
 
 def _refuse_speculation(context: SparkContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from fries.arguments import NUMBER, expect
 from fries.errors import TraitError
 
 MOST_DOUBLINGS: Final = 30
@@ -26,8 +27,13 @@ class Supervision:
     """A new version that has not returned for so long is taken back, too."""
     probation: int = 100
     """Micro-batches for which a version counts as new."""
+    quiet: bool = True
+    """Spark's stack traces about failures of the query go to a file instead of the console."""
 
     def __post_init__(self) -> None:
+        expect("Supervision", "rollback", self.rollback, bool, "True or False")
+        for name in ("restarts", "probation", "pause", "longest_pause", "patience"):
+            expect("Supervision", name, getattr(self, name), NUMBER, "a number")
         if min(self.restarts, self.probation, self.pause, self.longest_pause, self.patience) < 0:
             raise TraitError("Supervision", "its numbers cannot be negative")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -16,11 +17,19 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
     Every column may hold nulls: what functions return is theirs to decide.
     """
-    parsed = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    parsed = _parsed(schema) if isinstance(schema, str) else schema
     if not isinstance(parsed, StructType):
         raise TraitError(f"schema {schema!r}", 'name the columns, as in "user long, p double"')
     fields = to_arrow_schema(parsed, timezone="UTC")
     return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def _parsed(schema: str) -> DataType:
+    try:
+        return DataType.fromDDL(schema)
+    except ParseException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TraitError(f"schema {schema!r}", f"Spark cannot read it: {reason}") from None
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

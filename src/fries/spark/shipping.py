@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FunctionType
-from typing import Final, NamedTuple
-
-from pyspark import cloudpickle
+from collections.abc import Iterable, Iterator, Mapping
+from types import CellType, FunctionType
+from typing import Any, Final, NamedTuple
 
 from fries.control.changes import Order
 from fries.control.wire import room
 from fries.errors import UpdateRefusedError
+from fries.failing import story_of
 from fries.log.pieces import unhurried
 from fries.plan import CommitPoint, Plan
 from fries.runtime.configuration import Configuration
+from fries.runtime.frozen import Frozen
+from fries.runtime.lookup import Lookup
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import Function, OperatorSpec
+from fries.runtime.spec import Function, Kind, OperatorSpec
+from fries.spark.pickling import dumps, pickled
 from fries.updates import Revision
+from fries.versions import Kept
 
-_dumps: Callable[..., bytes] = cloudpickle.dumps
 PLAIN: Final = (int, float, str, bytes)
 """Types of values whose pickles differ when they are not equal."""
 
@@ -43,7 +44,7 @@ def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
     bare = shipped.bare(built)
     parts: list[pickle.PickleBuffer] = []
     try:
-        payload = _dumps(bare, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+        payload = dumps(bare, parts.append)
     except Exception:
         for name, spec in shipped.operators.items():
             _refuse_unpicklable(
@@ -54,8 +55,8 @@ def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
     names = shipped.operators.keys() | shipped.migrations.keys()
     migrates = any(step is not None for step in shipped.migrations.values())
     left = Shipped({}, {name: shipped.migrations.get(name) for name in names})
-    dumps = _dumps if migrates else pickle.dumps  # without functions: much faster
-    residue = dumps(left.bare(built))
+    bare = left.bare(built)
+    residue = dumps(bare) if migrates else pickle.dumps(bare)  # without functions: much faster
     return Package(payload, buffers, residue, migrates)
 
 
@@ -63,10 +64,14 @@ def order_of(
     plan: Plan,
     package: Package,
     versions: Mapping[str, int],
+    *,
+    labels: Mapping[str, str],
     requested: float,
     note: str,
     timeout: float,
     automatic: bool,
+    undoes: int,
+    stages: frozenset[int],
 ) -> Order:
     """What the controller is asked for."""
     return Order(
@@ -79,10 +84,13 @@ def order_of(
         timeout=timeout,
         requested=requested,
         automatic=automatic,
+        undoes=undoes,
         migrates=package.migrates,
+        stages=stages,
         scheduler=plan.scheduler,
         components=tuple((part.members, part.heads) for part in plan.components),
         versions=versions,
+        labels=labels,
         note=note,
     )
 
@@ -90,19 +98,53 @@ def order_of(
 def pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
     """All operators; a function that cannot travel is named."""
     try:
-        return _dumps(operators)
+        return dumps(operators)
     except Exception:
         for spec in operators:
             _refuse_unpicklable(spec.name, spec)
         raise
 
 
-def digests_of(updates: Mapping[str, Revision]) -> dict[str, bytes]:
-    """By operator, what tells its update from another one, without keeping its models.
+def packed_operators(operators: tuple[OperatorSpec, ...]) -> tuple[bytes | memoryview, ...]:
+    """All operators for the log: large parts of them are not copied."""
+    parts: list[pickle.PickleBuffer] = []
+    payload = dumps(operators, parts.append)
+    return payload, *(part.raw() for part in parts)
 
-    Of one that cannot be pickled, nothing: it is unlike any other.
-    """
-    return {name: _digest_of(update) for name, update in updates.items()}
+
+def kept_of(updates: Mapping[str, Revision]) -> dict[str, Kept]:
+    """By operator, its update as it is now."""
+    return {name: _kept(update) for name, update in updates.items()}
+
+
+def built_of(operators: Iterable[OperatorSpec]) -> tuple[list[OperatorSpec], dict[str, Kept]]:
+    """Operators as they are when the flow is built, not hashed: nobody may ever ask."""
+    specs, kept = [], {}
+    for spec in operators:
+        if spec.function is not None and spec.kind is not Kind.LOOKUP:  # that is a table, no code
+            kept[spec.name] = one = _kept(Revision(spec.function, result=spec.result), False)
+            spec = one.spec(spec)
+        specs.append(spec)
+    return specs, kept
+
+
+def check_classes(spec: OperatorSpec, known: Kept | None, update: Revision) -> None:
+    """Refuse a class that was edited while states may hold instances of it: they keep old code."""
+    if known is None or not known.classes or update.migrate is not None:
+        return
+    if spec.kind not in (Kind.PROCESS, Kind.AGGREGATE):
+        return
+    now = pickled((update.function, update.result)).classes
+    edited = sorted(
+        name for name, digest in known.classes.items() if now.get(name, digest) != digest
+    )
+    if edited:
+        raise UpdateRefusedError(
+            spec.name,
+            f"the class {edited[0]} was edited, and states that hold one go on with its old code; "
+            "give Update(..., migrate=...), a function that makes the new state of an old one "
+            "(lambda state: state, if no state holds one)",
+        )
 
 
 def differ_plainly(old: Function | None, new: Function) -> bool:
@@ -111,6 +153,7 @@ def differ_plainly(old: Function | None, new: Function) -> bool:
     Most updates bring other code, or other numbers and texts: then nothing must be hashed before
     the workers hear of them.
     """
+    old = old.outline if isinstance(old, Frozen) else old
     if not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
         return False
     if old.__code__ != new.__code__:
@@ -130,14 +173,39 @@ def _held(function: FunctionType) -> Iterator[object]:
             yield None
 
 
-def _digest_of(update: Revision) -> bytes:
-    parts: list[pickle.PickleBuffer] = []
+def _outline(function: Function) -> FunctionType | None:
+    """The code of a function with the numbers and texts around it, and none of its models."""
+    if not isinstance(function, FunctionType):
+        return None
+    values = (held if isinstance(held, PLAIN) else None for held in _held(function))
+    around = tuple(CellType(value) for value in values)
+    return FunctionType(function.__code__, {}, closure=around)
+
+
+def _kept(update: Revision, hashes: bool = True) -> Kept:
+    functions = update.function, update.migrate, update.result, update.inverse
+    first = update.function
+    if isinstance(first, Frozen) and not any((*functions[1:], update.schema)):
+        digest = first.digest or _hashed(first.data, first.buffers)
+        return Kept(digest, first.classes, *functions)
     try:
-        pickled = _dumps(update, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=parts.append)
+        data, buffers, classes = pickled((*functions, update.schema))
     except Exception:
-        return b""
-    hashed = hashlib.sha256(pickled)
-    for piece in unhurried(part.raw() for part in parts):
+        return Kept(b"", {}, *functions)
+    digest = _hashed(data, buffers) if hashes else b""
+
+    def frozen(place: int) -> Any:  # noqa: ANN401 - a function of any kind
+        given = functions[place]
+        if given is None or isinstance(given, (Frozen, Lookup)):
+            return given
+        return Frozen(data, buffers, place, digest, classes, _outline(given))
+
+    return Kept(digest, classes, *(frozen(place) for place in range(4)))
+
+
+def _hashed(data: bytes, buffers: Iterable[pickle.PickleBuffer]) -> bytes:
+    hashed = hashlib.sha256(data)
+    for piece in unhurried(part.raw() for part in buffers):
         hashed.update(piece)
     return hashed.digest()
 
@@ -146,15 +214,15 @@ def try_to_load(operators: Iterable[OperatorSpec], plan: Plan, package: Package)
     """Where no worker is there to do it: see that the functions can be loaded at all."""
     try:
         Configuration(operators).load(0, 0, package.payload, package.buffers)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UpdateRefusedError(
-            ", ".join(plan.targets), f"it cannot be loaded:\n{traceback.format_exc()}"
+            ", ".join(plan.targets), f"it cannot be loaded:\n{story_of(error)}"
         ) from error
 
 
 def _refuse_unpicklable(name: str, value: object) -> None:
     try:
-        _dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        dumps(value)
     except Exception as error:
         raise UpdateRefusedError(
             name,

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from fries.errors import OperatorError
 from fries.runtime.arrow import concat_batches
 from fries.runtime.layout import Layout
 from fries.runtime.task import Task
@@ -61,6 +62,8 @@ class GroupedStage(StatefulProcessor):
             enough = isinstance(error, GeneratorExit)  # Spark may use the rows that it has
             self._task.report(complete=enough)
             self._task = None
+            if isinstance(error, OperatorError):  # it tells its story itself
+                raise error.with_traceback(None) from None
             raise
 
     def close(self) -> None:

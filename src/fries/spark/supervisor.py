@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from queue import SimpleQueue
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fries.control.messages import ANY_BATCH, Failed, Stuck
+from fries.control.server import Held
+from fries.errors import LogTakenError
+from fries.listening import Announcer
+from fries.spark.blame import cause_of, headline
 from fries.spark.engine import Engine
+from fries.spark.narrator import Narrator
 from fries.spark.policy import Supervision
 
 TICK_SECONDS: Final = 0.2
@@ -24,8 +30,11 @@ _logger = logging.getLogger(__name__)
 class SupervisedQuery:
     """A streaming query that outlives its failures; ``query`` is Spark's own of the moment."""
 
-    def __init__(self, engine: Engine, policy: Supervision) -> None:
+    def __init__(
+        self, engine: Engine, policy: Supervision, narrator: Narrator | None = None
+    ) -> None:
         self._engine, self._policy = engine, policy
+        self._narrator = narrator or Narrator(Announcer("nameless"))
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._error: Exception | None = None
@@ -35,8 +44,12 @@ class SupervisedQuery:
         self._warned: set[str] = set()
         self.failures: deque[str] = deque(maxlen=MOST_FAILURES)
         """Why the query failed, each time."""
-        self._thread = threading.Thread(target=self._watch, name="fries-supervisor", daemon=True)
-        self._thread.start()
+        self._held: SimpleQueue[Held | None] = SimpleQueue()
+        """Tasks that wait for a change to be taken back; ``None``: it is over."""
+        engine.server.on_hold = self._held.put
+        engine.server.probation = policy.probation if policy.rollback else 0
+        for name, work in (("supervisor", self._watch), ("rollback", self._free_tasks)):
+            threading.Thread(target=work, name=f"fries-{name}", daemon=True).start()
 
     @property
     def query(self) -> StreamingQuery:
@@ -89,6 +102,7 @@ class SupervisedQuery:
         with self._engine.changing:
             self.query.stop()
         self._over.wait()
+        self._engine.release()
 
     def _watch(self) -> None:
         """The supervisor's thread."""
@@ -96,9 +110,33 @@ class SupervisedQuery:
         while going:
             try:
                 going = self._turn()
+            except LogTakenError as error:
+                self.failures.append(str(error))
+                self._error = self._narrator.given_up(error, ())
+                self._engine.give_way()
+                going = False
             except Exception as error:  # Spark or the file system is away: that may pass
                 going = self._after(error)
-        self._over.set()
+        self._engine.server.on_hold = None
+        self._held.put(None)
+        try:
+            if self._error is None:
+                self._narrator.ended()
+        finally:
+            self._over.set()
+
+    def _free_tasks(self) -> None:
+        """What the second thread does: take changes back for tasks that wait for it."""
+        while (held := self._held.get()) is not None:
+            try:
+                goes_on = self._policy.rollback and self._engine.roll_back_in_place(
+                    held, self._policy.probation
+                )
+            except Exception as error:  # then the batch is replayed
+                self.failures.append(repr(error))
+                goes_on = False
+            if not goes_on:
+                self._engine.server.give_up(held.worker, held.failed.change)
 
     def _after(self, error: Exception) -> bool:
         """Something else than the query failed: try again, as often as after other failures."""
@@ -106,8 +144,9 @@ class SupervisedQuery:
         if self._stopping.is_set():
             return False
         if not self._may_restart():
-            self._error = error
+            self._error = self._narrator.given_up(error, ())
             return False
+        self._narrator.restarting(error, (), self._restarts, self._policy)
         return not self._stopping.wait(self._policy.pause_before(self._restarts))
 
     def _turn(self) -> bool:
@@ -119,6 +158,7 @@ class SupervisedQuery:
             return self._was_replaced(query) or self._replay(query, error)
         if over:
             return self._was_replaced(query) or self._was_interrupted(query)
+        self._engine.check_owner()
         if self._engine.server.in_transition:
             with self._engine.changing:
                 self._engine.rest()
@@ -170,14 +210,17 @@ class SupervisedQuery:
         self.failures.append(str(error))
         if self._stopping.is_set():
             return False
+        self._engine.check_owner(now=True)
         with self._engine.changing:
             self._engine.learn_finished()
             taken_back = self._take_back([failed] if failed else self._blamed())
             if not taken_back and not self._may_restart():
-                taken_back = self._take_suspects_back(error)
+                taken_back = self._take_suspect_back(error)
                 if not taken_back:
-                    self._error = error
+                    self._error = self._narrator.given_up(error, self._blamed())
                     return False
+            if not taken_back:
+                self._narrator.restarting(error, self._blamed(), self._restarts, self._policy)
         if self._stopping.wait(0 if taken_back else self._policy.pause_before(self._restarts)):
             return False
         with self._engine.changing:
@@ -193,6 +236,8 @@ class SupervisedQuery:
         """Start the query; if that fails, the old one will be found dead again, and counted."""
         try:
             self._engine.resume()
+        except LogTakenError:
+            raise
         except Exception as error:
             self.failures.append(repr(error))
 
@@ -209,20 +254,24 @@ class SupervisedQuery:
         new = {one.change: one for one in reversed(blamed) if self._is_new(one.change)}
         return any(self._engine.roll_back(new[number]) for number in sorted(new, reverse=True))
 
-    def _take_suspects_back(self, error: Exception) -> bool:
-        """Before giving up: take back what took effect in this batch, though nobody has told.
+    def _take_suspect_back(self, error: Exception) -> bool:
+        """Before giving up: take the newest version back that is on probation, though nobody told.
 
-        It may have killed its worker, or it gave what an operator behind it cannot take.
+        It may have killed its worker, or it gave what an operator behind it cannot take. If that
+        does not help, the next older one follows.
         """
-        if not self._policy.rollback or not self._engine.roll_back_batch(str(error)):
+        blamed = self._blamed()
+        if not self._policy.rollback or any(self._is_new(failed.change) for failed in blamed):
+            return False  # there is a version that explains it, and it cannot be taken back
+        evidence = headline(blamed[-1]) if blamed else cause_of(str(error))
+        if not self._engine.roll_back_suspect(evidence, self._policy.probation):
             return False
         self._restarts = 0
         return True
 
     def _is_new(self, number: int) -> bool:
         """Whether a version may be to blame, because its change is not long ago."""
-        since = self._engine.since(number)
-        return since is not None and self._engine.server.finished - since < self._policy.probation
+        return self._engine.is_new(number, self._policy.probation)
 
     def _may_restart(self) -> bool:
         """Count the restarts between which no batch was committed."""

@@ -18,17 +18,18 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
 from fries.control.client import ControlClient
 from fries.control.tls import Tls
-from fries.errors import WireError
+from fries.errors import OperatorError, WireError
 from fries.runtime.audit import Audit
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import EDGE, GROUP, OPERATOR, Layout
 from fries.runtime.spec import EdgeSpec
 from fries.runtime.task import Encoder, Execution, Task, groups
+from fries.spark import pickling
 from fries.stages import PhysicalStage
 
 SWITCH_INTERVAL: Final = 0.00002
@@ -133,6 +134,9 @@ class Work:
         try:
             yield from process(task)
             task.keep_audit(self.session.audit)
+        except OperatorError as error:
+            task.report(complete=False)
+            raise error.with_traceback(None) from None  # it tells its story itself
         except Exception:
             task.report(complete=False)
             raise
@@ -244,5 +248,4 @@ def dumps(value: object) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
-        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-        return data
+        return pickling.dumps_state(value)

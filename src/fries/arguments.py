@@ -1,0 +1,37 @@
+"""Arguments of wrong types, refused where they are given: with what was meant instead."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fries.errors import TraitError
+
+NUMBER: Final = (int, float)
+
+
+def expect(where: str, what: str, value: object, kinds: type | tuple[Any, ...], meant: str) -> None:
+    """Refuse a value that is of none of some types; a truth value is no number."""
+    wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that is no text, or an empty one."""
+    expect(f"{what} {reprlib.repr(name)}", "its name", name, str, "a text")
+    if not name:
+        raise TraitError(f"{what} ''", f"give the {what} a name")
+
+
+def listed(where: str, what: str, columns: object) -> tuple[str, ...]:
+    """Names of columns, whether one is given or several."""
+    if isinstance(columns, str):
+        return (columns,)
+    meant = 'the name of a column, or a list of names such as ["user", "day"]'
+    expect(where, what, columns, Sequence, meant)
+    assert isinstance(columns, Sequence)
+    for column in columns:
+        expect(where, what, column, str, meant)
+    return tuple(columns)

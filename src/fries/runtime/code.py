@@ -1,0 +1,253 @@
+"""What code does, as a digest that is the same in every process that holds the same code.
+
+Functions and classes are compared by their bytecode, their constants and everything of the user's
+that they reach: helpers, base classes, values of globals. Line numbers, file names and comments do
+not count. What belongs to installed packages counts by its name.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, TypeAlias
+
+Travels: TypeAlias = "Callable[[str], bool]"
+"""Whether the code of a module, known by its name, counts by what it does."""
+Kept: TypeAlias = "dict[int, tuple[object, bytes]]"
+"""By identity, containers and the digests of what they held."""
+MUTABLE: Final = (list, dict, set)
+PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...))
+GLOBALS: Final = frozenset(
+    dis.opmap[name] for name in ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
+)
+UNTOLD: Final = frozenset(
+    {
+        "__module__",
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__slotnames__",
+        "_abc_impl",
+    }
+)
+"""Of a class: what does not change what it does, or follows from what does."""
+
+
+def digest_of(value: object, travels: Travels, kept: Kept | None = None) -> bytes:
+    """A digest of a function, a class or a value; empty if there is none.
+
+    With ``kept``, lists, dicts and sets count as what they once held.
+    """
+    try:
+        return _Walk(travels, kept or {}, ()).of(value)
+    except Exception:  # code of others: whatever it raises, it cannot be compared
+        return b""
+
+
+def keep(module: ModuleType, travels: Travels, kept: Kept) -> None:
+    """Note what the containers of a module hold, before functions fill them: a cache, say."""
+    for value in tuple(vars(module).values()):
+        if type(value) in MUTABLE and id(value) not in kept:
+            with suppress(Exception):  # code of others
+                kept[id(value)] = value, _Walk(travels, kept, ()).contents(value)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Names that code may look up, in globals and of other objects; texts count, for getattr."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+@cache
+def globals_in(code: CodeType) -> tuple[str, ...]:
+    """Names that code looks up in globals."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opcode in GLOBALS}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names.update(globals_in(constant))
+    return tuple(sorted(names))
+
+
+class _Walk:
+    """Feeds everything that an object consists of to a hash, each thing once."""
+
+    def __init__(self, travels: Travels, kept: Kept, inside: tuple[object, ...]) -> None:
+        self._travels, self._kept = travels, kept
+        self._inside = inside
+        """The containers that this is a part of."""
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._seen: dict[int, tuple[int, object]] = {}
+        """By identity, in which place an object came; it is kept, so that no other one gets it."""
+
+    def of(self, value: object) -> bytes:
+        """The digest of one object."""
+        self.feed(value)
+        return self._hash.digest()
+
+    def feed(self, value: object) -> None:
+        """Feed an object and what it consists of."""
+        kind = type(value)
+        if kind in PLAIN:
+            self._tell(kind.__name__, repr(value))
+            return
+        if id(value) in self._seen:
+            self._tell("again", self._seen[id(value)][0])
+            return
+        self._seen[id(value)] = len(self._seen), value
+        if isinstance(value, CodeType):
+            self._feed_code(value)
+        elif isinstance(value, FunctionType):
+            self._feed_function(value)
+        elif isinstance(value, type):
+            self._feed_class(value)
+        elif isinstance(value, ModuleType):
+            self._tell("module", value.__name__)
+        else:
+            self._feed_other(value)
+
+    def _tell(self, *words: object) -> None:
+        self._hash.update(repr(words).encode(errors="surrogatepass"))
+
+    def _all(self, what: str, values: Iterable[object]) -> None:
+        listed = list(values)
+        self._tell(what, len(listed))
+        for value in listed:
+            self.feed(value)
+
+    def _feed_code(self, code: CodeType) -> None:
+        numbers = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+        names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+        self._tell("code", numbers, names, code.co_code, code.co_exceptiontable)
+        self._all("constants", code.co_consts)
+
+    def _feed_function(self, function: FunctionType) -> None:
+        if not self._travels(function.__module__ or ""):
+            self._tell("function", function.__module__, function.__qualname__)
+            return
+        self._tell("function", function.__qualname__)
+        self.feed(function.__code__)
+        self.feed(function.__defaults__)
+        self.feed(function.__kwdefaults__)
+        self._all("closure", function.__closure__ or ())
+        self.feed(vars(function))
+        names = sorted(set(names_in(function.__code__)))
+        self._feed_names(function.__globals__, globals_in(function.__code__), names)
+
+    def _feed_names(
+        self,
+        space: dict[str, Any],
+        names: Iterable[str],
+        inside: Sequence[str],
+        under: tuple[ModuleType, ...] = (),
+    ) -> None:
+        """Feed what names stand for, and what others stand for inside of modules."""
+        for name in names:
+            if name not in space or name.startswith("__"):
+                continue
+            value = space[name]
+            self._tell("name", name)
+            self.feed(value)
+            if isinstance(value, ModuleType) and value not in under:
+                if not self._travels(value.__name__):
+                    continue
+                self._feed_names(vars(value), inside, inside, (*under, value))
+
+    def _feed_class(self, kind: type) -> None:
+        if not self._travels(kind.__module__):
+            self._tell("class", kind.__module__, kind.__qualname__)
+            return
+        self._tell("class", kind.__qualname__)
+        self._all("bases", kind.__bases__)
+        slots = vars(kind).get("__slots__", ())
+        untold = UNTOLD.union([slots] if isinstance(slots, str) else slots)
+        for name, value in sorted(vars(kind).items()):
+            if name not in untold:
+                self._tell("attribute", name)
+                self.feed(value)
+
+    def contents(self, value: Any) -> bytes:  # noqa: ANN401
+        """The digest of what a container holds now."""
+        within = (*self._inside, value)
+        held = (one for item in value.items() for one in item) if type(value) is dict else value
+        parts = [_Walk(self._travels, self._kept, within).of(one) for one in held]
+        if type(value) not in (list, dict):
+            parts.sort()
+        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+    def _feed_container(self, value: object) -> None:
+        """A container by itself, so that what it held before can stand for what it holds."""
+        if any(value is one for one in self._inside):
+            self._tell("inside")
+            return
+        known = self._kept.get(id(value))
+        self._tell(type(value).__name__, self.contents(value) if known is None else known[1])
+
+    def _feed_other(self, value: Any) -> None:  # noqa: ANN401
+        if type(value) in MUTABLE or type(value) is frozenset:
+            self._feed_container(value)
+        elif type(value) is tuple:
+            self._all("tuple", value)
+        elif isinstance(value, CellType):
+            self._all("cell", [value.cell_contents] if _is_full(value) else [])
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._all(type(value).__name__, [value.__func__])
+        elif isinstance(value, property):
+            self._all("property", [value.fget, value.fset, value.fdel])
+        elif isinstance(value, MethodType):
+            self._all("method", [value.__func__, value.__self__])
+        elif isinstance(value, partial):
+            self._all("partial", [value.func, value.args, value.keywords])
+        elif hasattr(value, "cache_parameters"):  # functools.lru_cache
+            self._all("cache", [value.cache_parameters(), value.__wrapped__])
+        else:
+            self._feed_reduced(value)
+
+    def _feed_reduced(self, value: Any) -> None:  # noqa: ANN401
+        """Any other object, as pickle would take it apart; a lock counts by its type."""
+        self._tell("object", type(value).__module__, type(value).__qualname__)
+        try:
+            made = value.__reduce_ex__(2)
+        except Exception:
+            return
+        if isinstance(made, str):
+            self._tell("name", made)
+            return
+        function, arguments, state, items, pairs = (*made, None, None, None)[:5]
+        self.feed(function)
+        self.feed(arguments)
+        self.feed(state)
+        self._all("items", items or ())
+        self._all("pairs", pairs or ())
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty one raises
+    except ValueError:
+        return False
+    return True
+
+
+def found(module: str, name: str) -> object:
+    """What a dotted name stands for in a module that was imported; ``None`` if nothing does."""
+    value: object = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value

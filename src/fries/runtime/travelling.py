@@ -1,0 +1,149 @@
+"""The receiving end of code that travels by value: classes, modules, names that are checked.
+
+A class that the process has itself, with the same code, is taken: then states that were pickled
+by its name are instances of it. Otherwise the class that came is made. What could only travel by
+name is compared with what its sender held.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from fries.errors import StaleCodeError
+from fries.runtime.code import Kept, Travels, digest_of, found, keep
+
+_noted: dict[str, object] = {}
+"""The modules whose containers were looked at, and their specifications: reloading makes others."""
+_kept: Kept = {}
+"""What those held then: workers fill caches, and that is no other code."""
+
+
+_came: WeakValueDictionary[tuple[str, str, bytes], Any] = WeakValueDictionary()
+"""Classes that came by value, by name and digest: the same code is one class, however often its
+module was reloaded where it came from."""
+_filled: WeakSet[type] = WeakSet()
+"""Those of them that are complete."""
+
+
+class Held(NamedTuple):
+    """A function or a class as its sender held it."""
+
+    module: str
+    name: str
+    """Dotted, from its module."""
+    digest: bytes
+    deep: tuple[str, ...]
+    """The modules whose code was compared, and not only named."""
+
+    @classmethod
+    def of(cls, module: str, name: str, value: object, travels: Travels) -> Held:
+        """What this process holds under a name."""
+        deep: dict[str, bool] = {}
+
+        def asked(one: str) -> bool:
+            if one not in deep:
+                deep[one] = travels(one)
+            return deep[one]
+
+        digest = digest_of(value, asked)
+        return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes))
+
+    def is_same(self, value: object) -> bool:
+        """Whether something is the same code, whatever its caches hold by now."""
+        travels = frozenset(self.deep).__contains__
+        for name in self.deep:
+            module = sys.modules.get(name)
+            if module is not None and _noted.get(name) is not module.__spec__:
+                _noted[name] = module.__spec__
+                keep(module, travels, _kept)  # what was kept before it was reloaded stays
+        return bool(self.digest) and digest_of(value, travels, _kept) == self.digest
+
+    def here(self) -> object:
+        """What this process has under that name, if it is the same code; else ``None``."""
+        try:
+            import_module(self.module)
+        except (Exception, SystemExit):  # the user's module may raise anything
+            return None
+        value = found(self.module, self.name)
+        return value if self.is_same(value) else None
+
+
+def by_name(held: Held) -> object:
+    """What could not travel by value; refused if this process has other code."""
+    import_module(held.module)
+    value = held.here()
+    if value is None:
+        raise StaleCodeError(held.module, held.name)
+    return value
+
+
+def checked(helds: tuple[Held, ...], make: Callable[..., Any], *arguments: object) -> object:
+    """A function that imports modules when it is called: they must be what its sender had."""
+    for held in helds:
+        if not held.is_same(contents(import_module(held.module))):
+            raise StaleCodeError(held.module, held.name)
+    return make(*arguments)
+
+
+def contents(module: ModuleType) -> list[tuple[str, object]]:
+    """The functions and classes that a module defines."""
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    }
+    return sorted(own.items())
+
+
+def own_or_new(held: Held, make: Callable[..., Any], *arguments: object) -> object:
+    """The class of this process if it is the same code, or that came before; else a new one."""
+    own = held.here()
+    if own is not None:
+        return own
+    came = held.module, held.name, held.digest
+    known = _came.get(came)
+    if known is None:
+        known = make(*arguments)
+        if held.digest:
+            _came[came] = known
+    return known
+
+
+def fill(kind: type, state: tuple[Callable[..., Any], object]) -> None:
+    """Give a class that came what it consists of; others have it."""
+    if kind not in _filled and found(kind.__module__, kind.__qualname__) is not kind:
+        fill_new, parts = state
+        fill_new(kind, parts)
+        _filled.add(kind)
+
+
+def new_module(name: str) -> ModuleType:
+    """A module that came with a function, apart from the one that this process may import."""
+    module = ModuleType(name)
+    vars(module)["__getattr__"] = functools.partial(_untravelled, name)
+    return module
+
+
+def fill_module(module: ModuleType, values: dict[str, object]) -> None:
+    """Give a module what functions use of it."""
+    vars(module).update(values)
+
+
+def cached(wrapped: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    """A function with a cache of its own, empty."""
+    return functools.lru_cache(maxsize, typed)(wrapped)
+
+
+def _untravelled(module: str, name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise AttributeError(
+        f"{module}.{name} did not come with the function: only what its code names travels; write "
+        f"{module}.{name} in it, or import the name at the top of its module"
+    )

@@ -1,0 +1,52 @@
+"""Which changes can be taken back, and which go with one that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeAlias
+
+from fries.errors import UpdateRefusedError
+from fries.protocol.controller import Phase
+from fries.versions import Applied, Versions
+
+Fits: TypeAlias = "Callable[[Applied, frozenset[int]], bool]"
+"""Whether the columns of a change fit without some others."""
+
+
+def built_on(versions: Versions, applied: Applied, fits: Fits) -> dict[int, str]:
+    """Later changes that cannot stand without one that is taken back, and why."""
+    reasons: dict[int, str] = {}
+    gone = [applied]
+    for later in versions.after(applied.change.number):
+        shared = {name: one for one in gone for name in one.specs if name in later.specs}
+        without = frozenset(one.change.number for one in gone)
+        if shared:
+            name, one = next(iter(shared.items()))
+            reason = f"it was made for operator {name!r} as of change {one.change.number}"
+        elif not fits(later, without):
+            reason = f"its columns do not fit without change {applied.change.number}"
+        else:
+            continue
+        gone.append(later)
+        taken_back = f"change {applied.change.number} was taken back"
+        reasons[later.change.number] = f"{reason}, and {taken_back}"
+    return reasons
+
+
+def undoable(versions: Versions, targets: Collection[str], number: int) -> Applied:
+    """A change that may be undone: it happened, and nothing was built on it."""
+    for name in targets:
+        newest = versions.newest(name)
+        if newest is None or newest.change.number <= number or versions.is_in_force(name, number):
+            continue
+        later = newest.change.number
+        problem = (
+            f"change {number} was rolled back by change {later}"
+            if newest.change.order.automatic
+            else f"change {later} came after change {number}; undo that first"
+        )
+        raise UpdateRefusedError(name, problem)
+    applied = versions.find(number)
+    if applied is None or not applied.decided or applied.change.phase is Phase.ROLLED_BACK:
+        raise UpdateRefusedError(", ".join(targets), f"change {number} is not in place")
+    return applied

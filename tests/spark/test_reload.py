@@ -1,0 +1,103 @@
+"""A module is edited and reloaded in the driver: workers get what the driver holds now."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+import fries
+from fries.errors import UpdateRefusedError
+from tests.spark.streams import FileStream, start, stop, until
+
+HELPERS = """
+class Sum:
+    def __init__(self, sum):
+        self.sum = sum
+
+    def add(self, amount):
+        return Sum(self.sum + amount * 1)
+
+def enriched(row):
+    return {**row, "a": 1}
+"""
+OPERATORS = """
+import edited_helpers
+from edited_helpers import Sum
+
+B = 1
+
+def enrich(row):
+    return {**edited_helpers.enriched(row), "b": B}
+
+def count(state, row):
+    if state is not None and not isinstance(state, Sum):
+        raise TypeError(f"{state} is of another class")
+    state = (state or Sum(0)).add(1)
+    return state, {**row, "n": state.sum}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the driver's modules are."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    for name in ("edited_helpers", "edited_operators"):
+        sys.modules.pop(name, None)
+
+
+def written(folder: Path, name: str, text: str) -> ModuleType:
+    """A module, written or edited, and imported or reloaded."""
+    (folder / f"{name}.py").write_text(text)
+    importlib.invalidate_caches()
+    known = sys.modules.get(name)
+    return importlib.reload(known) if known else importlib.import_module(name)
+
+
+def test_a_change_brings_a_reloaded_module_and_its_undo_what_was_there_before(
+    spark: SparkSession, folder: Path
+) -> None:
+    written(folder, "edited_helpers", HELPERS)
+    ours = written(folder, "edited_operators", OPERATORS)
+    stream = FileStream(spark, folder / "in", "id long, a long, b long, n long")
+    flow = fries.Flow("reload")
+    rows = flow.source("rows", stream.frame).map("enrich", ours.enrich)
+    frame = flow.output(rows.process("count", ours.count, key="id"))
+    start(flow, frame, folder)
+
+    def add() -> Row:
+        """One more row through the whole flow."""
+        number = stream.batches
+        stream.add([{"id": 0, "a": 0, "b": 0, "n": 0}])
+        until(lambda: stream.done(flow), flow)
+        found = spark.read.parquet(str(folder / "out")).orderBy("n").collect()
+        assert len(found) == number + 1
+        return found[-1]
+
+    try:
+        assert add()[1:] == (1, 1, 1)
+        written(folder, "edited_helpers", HELPERS.replace('"a": 1', '"a": 7'))
+        ours = written(folder, "edited_operators", OPERATORS.replace("B = 1", "B = 5"))
+        change = flow.reconfigure({"enrich": ours.enrich})
+        assert change.wait(60)
+        assert add()[1:] == (7, 5, 2), "what the reloaded modules say"
+        assert flow.reconfigure({"count": ours.count}, note="nothing but another name").wait(60)
+        assert add()[1:] == (7, 5, 3), "states are of the same class still"
+        written(folder, "edited_helpers", HELPERS.replace("amount * 1", "amount * 10"))
+        ours = written(folder, "edited_operators", OPERATORS)
+        with pytest.raises(UpdateRefusedError, match=r"edited_helpers\.Sum was edited"):
+            flow.reconfigure({"count": ours.count})
+        migrate = fries.Update(ours.count, migrate=lambda old: ours.Sum(old.sum))
+        assert flow.reconfigure({"count": migrate}).wait(60)
+        assert add()[1:] == (7, 5, 13), "the new class adds ten"
+        assert change.undo().wait(60)
+        assert add()[1:] == (1, 1, 23), "not what the old function would do with the new modules"
+    finally:
+        stop(flow)

@@ -1,0 +1,30 @@
+"""What a flow shows before it runs: text, a ``with`` block, listeners. No Spark session."""
+
+from __future__ import annotations
+
+import threading
+
+from fries.events import Event, QueryEnded
+from fries.flow import Flow
+from fries.graph import Edge, Graph, Operator
+from fries.schedulers import scheduler
+
+
+def test_a_flow_and_a_plan_show_themselves_as_text() -> None:
+    flow = Flow("demo")
+    assert repr(flow) == str(flow) == "flow 'demo': 0 operators"
+    graph = Graph([Operator("A", source=True), Operator("B")], [Edge("A", "B")])
+    plan = scheduler("fries")(graph, ("B",))
+    assert repr(plan) == str(plan)
+    assert repr(plan).startswith("fries: update B at once")
+
+
+def test_a_flow_is_stopped_at_the_end_of_its_block_and_its_listeners_hear_the_last_event() -> None:
+    heard: list[Event] = []
+    with Flow("demo") as flow:
+        flow.listen(heard.append)
+        flow._events.tell(QueryEnded("demo"))
+    assert [type(event) for event in heard] == [QueryEnded]
+    flow._events.tell(QueryEnded("demo"))
+    assert len(heard) == 1
+    assert not any(thread.name == "fries-listener" for thread in threading.enumerate())
