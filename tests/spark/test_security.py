@@ -22,7 +22,7 @@ def test_a_change_in_the_middle_of_a_job_over_tls(
 ) -> None:
     flow = Flow("encrypted", audit=tmp_path / "audit", tls=tls)
     try:
-        job = Running(chain(flow, numbered(spark, 400), seconds=0.005))
+        job = Running(chain(flow, numbered(spark, 2000), seconds=0.005))
         until(lambda: runs(flow))
         change = flow.reconfigure({"A": set_a(1, 0.005), "B": set_b(1)})
         assert change.wait(60)
