@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -281,8 +282,12 @@ def test_a_proof_may_come_in_pieces(server: ControlServer, size: int) -> None:
 def test_a_proof_that_ends_early_or_is_of_another_shape(server: ControlServer, said: bytes) -> None:
     with stranger(server.address) as line:
         line.sendall(said)
-        line.shutdown(socket.SHUT_WR)
-        assert line.recv(1) == b""
+        answer = b""
+        with suppress(OSError):  # it has hung up before that
+            line.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            answer = line.recv(1)
+        assert answer == b""
 
 
 def test_a_worker_gives_up_on_a_door_that_stays_full(

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def _relay(listener: socket.socket, to: tuple[str, int], heard: bytearray) -> No
         while data := source.recv(1 << 16):
             heard.extend(data)
             target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # it has hung up
+            target.shutdown(socket.SHUT_WR)
 
     with near, far:
         back = threading.Thread(target=copy, args=(far, near))

@@ -115,7 +115,7 @@ def _unchanged(
 def _taken(results: Iterator[Any], count: int, interrupted: Interrupted) -> list[Any]:
     """What a function returns for one row after the other; a failure names no row."""
     made: list[Any] = []
-    some = 1 + count // LOOKS
+    some = count if interrupted is never else 1 + count // LOOKS
     while len(made) < count:
         expected = min(len(made) + some, count)
         made.extend(islice(results, some))
