@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from fries.errors import UpdateRefusedError
 from fries.protocol.controller import Phase
+from fries.runtime.spec import EdgeSpec
 from fries.versions import Applied, Versions
 
 Fits: TypeAlias = "Callable[[Applied, frozenset[int]], bool]"
@@ -31,6 +32,20 @@ def built_on(versions: Versions, applied: Applied, fits: Fits) -> dict[int, str]
         taken_back = f"change {applied.change.number} was taken back"
         reasons[later.change.number] = f"{reason}, and {taken_back}"
     return reasons
+
+
+def feeding(names: Iterable[str], edges: Iterable[EdgeSpec]) -> set[str]:
+    """The operators whose rows some others get, directly or through others."""
+    sources: dict[str, list[str]] = {}
+    for edge in edges:
+        sources.setdefault(edge.target, []).append(edge.source)
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        new = set(sources.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def undoable(versions: Versions, targets: Collection[str], number: int) -> Applied:

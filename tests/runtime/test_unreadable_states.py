@@ -46,6 +46,17 @@ class Garbage:
         return 1, 2, 3
 
 
+def nothing() -> None:
+    """What an object should not become."""
+
+
+class Vanishing(int):
+    """Is read without an error, as nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return nothing, ()
+
+
 class Calling:
     """Unpickled by a call of something that cannot be called so."""
 
@@ -115,6 +126,7 @@ POISON: dict[str, Callable[[], object]] = {
     "interrupted": lambda: Raising(KeyboardInterrupt()),
     "no words": lambda: Raising(UnspeakableError()),
     "garbage": Garbage,
+    "nothing": lambda: Vanishing(3),
     "wrong call": Calling,
     "exit while pickled": Shy,
     "without end": Bottomless,

@@ -450,6 +450,29 @@ def test_versions_that_nobody_blames_are_taken_back_the_newest_first(job: Job) -
     assert all(seen[n] == n // USERS + 1 for n in range(40))
 
 
+def gives_null(state: int, row: AnyRow) -> tuple[int, AnyRow]:
+    """A legal value, which the operator behind it does not bear: some batches later."""
+    state, row = count_0(state, row)
+    return state, {**row, "version": None if row["id"] == 110 else 0}
+
+
+def test_an_older_version_is_suspected_if_the_newest_one_was_not_the_cause(job: Job) -> None:
+    """The operator that fails goes back to the version before it, which fails, too."""
+    query = job.start()
+    job.feed()
+    culprit = job.flow.reconfigure({"FM": gives_null})
+    assert culprit.wait(PATIENCE)
+    job.feed()
+    innocent = job.flow.reconfigure({"MC": numbered(0)})
+    assert innocent.wait(PATIENCE)
+    job.feed()  # with id 110
+    assert (culprit.state, innocent.state) == ("rolled back", "rolled back")
+    assert "taken back on suspicion" in culprit.reason
+    assert "operator 'MC' failed on {'id': 110" in culprit.reason
+    assert query.isActive
+    job.check(lambda n: 0)
+
+
 @pytest.mark.parametrize("migrates", [False, True], ids=["functions", "states, too"])
 def test_a_version_that_fails_where_its_rows_enter_is_taken_back_in_place(
     job: Job, migrates: bool

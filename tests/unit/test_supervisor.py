@@ -63,6 +63,8 @@ class FakeEngine:
     since_of: dict[int, int] = field(default_factory=dict)
     suspects: int = 0
     """How many changes can be taken back without a report."""
+    failing: list[set[str]] = field(default_factory=list)
+    """Each time, the operators before which they were looked for; none: everywhere."""
     broken: list[Exception] = field(default_factory=list)
     """What starting again raises, each time."""
     late: list[Failed] = field(default_factory=list)
@@ -115,12 +117,13 @@ class FakeEngine:
         self.told.append(f"roll back {failed.change}")
         return True
 
-    def roll_back_suspect(self, evidence: str, probation: int) -> bool:
+    def roll_back_suspect(self, evidence: str, probation: int, failing: frozenset[str]) -> bool:
         """Take back what may be to blame."""
         assert probation == QUICK.probation
         if not self.suspects:
             return False
         self.suspects -= 1
+        self.failing.append(set(failing))
         self.told.append(f"suspect: {evidence}")
         return True
 
@@ -210,13 +213,17 @@ def test_an_unchanged_operator_that_fails_is_the_evidence() -> None:
     engine.server.failures = [failure(0)]
     supervised(engine)
     assert "suspect: operator 'F' failed on row: it raised" in engine.told
+    assert engine.failing == [set()], "its version is not new, so whatever is may be to blame"
 
 
-def test_nobody_is_suspected_while_a_version_explains_the_failure() -> None:
+def test_versions_before_one_that_fails_and_cannot_be_taken_back_are_suspected() -> None:
+    """It may fail because of the rows that it gets."""
     engine = FakeEngine(9, suspects=1)
     engine.server.failures = [failure(1)]
     query = supervised(engine)
-    assert engine.told == ["resume", "resume"]
+    suspect = ["suspect: operator 'F' failed on row: it raised", "resume"]
+    assert engine.told == ["resume", "resume", *suspect, "resume", "resume"]
+    assert engine.failing == [{"F"}]
     assert query.exception() is not None
 
 

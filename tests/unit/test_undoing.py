@@ -6,7 +6,8 @@ import pytest
 
 from fries.errors import UpdateRefusedError
 from fries.protocol.controller import Phase
-from fries.undoing import built_on, undoable
+from fries.runtime.spec import EdgeSpec
+from fries.undoing import built_on, feeding, undoable
 from fries.versions import Applied, Versions
 from tests.unit.test_versions import F, G, applied, named, undo
 
@@ -74,3 +75,11 @@ def test_only_what_is_in_force_can_be_undone() -> None:
     assert undoable(versions, ("F",), 1).change.number == 1, "it is in force again"
     with pytest.raises(UpdateRefusedError, match="change 9 is not in place"):
         undoable(versions, ("F",), 9)
+
+
+def test_an_operator_is_fed_by_all_that_come_before_it() -> None:
+    pairs = ("A", "B"), ("B", "C"), ("A", "D"), ("D", "C"), ("C", "E"), ("X", "Y")
+    edges = [EdgeSpec(n, *pair) for n, pair in enumerate(pairs)]
+    assert feeding(["C"], edges) == {"A", "B", "D"}
+    assert feeding(["A", "Y"], edges) == {"X"}
+    assert feeding([], edges) == set()

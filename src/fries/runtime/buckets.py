@@ -74,10 +74,9 @@ _met: WeakSet[type] = WeakSet()
 def read_back(state: object, data: bytes) -> None:
     """Raise what would be raised if another process read a state from its bytes."""
     kind = type(state)
-    if kind in _met:
-        pickle.loads(data)
-        return
-    _Reader(io.BytesIO(data)).load()
+    found = pickle.loads(data) if kind in _met else _Reader(io.BytesIO(data)).load()
+    if found is None:  # no key has such a state: the versions to come would not know it
+        raise ValueError("its bytes are read as None")
     if kind.__module__ != "builtins":  # a dict may hold anything
         _met.add(kind)
 

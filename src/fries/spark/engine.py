@@ -61,7 +61,7 @@ from fries.spark.shipping import (
 from fries.spark.starting import Checkpoint
 from fries.spark.tasks import Session, action_of
 from fries.trace import updates_of
-from fries.undoing import built_on, undoable
+from fries.undoing import built_on, feeding, undoable
 from fries.updates import Revision, check_columns, revised
 from fries.versions import Applied, Kept, Versions
 
@@ -347,13 +347,19 @@ class Engine:
                 return False
             return True
 
-    def roll_back_suspect(self, evidence: str, probation: int) -> bool:
+    def roll_back_suspect(self, evidence: str, probation: int, failing: frozenset[str]) -> bool:
         """Take the newest version in force back that is on probation, though nobody has blamed it.
 
+        If it is known which operators fail, only versions of those before them are suspected.
         ``False`` if none is left that can be taken back.
         """
         with self.changing:
-            suspects = [one.change.number for one in self._versions.in_force()]
+            before = feeding(failing, self._flow.edges)
+            suspects = [
+                one.change.number
+                for one in self._versions.in_force()
+                if not failing or not before.isdisjoint(one.specs)
+            ]
             return any(
                 self.roll_back(Failed(ANY_BATCH, "", number, f"{SUSPECTED}: {evidence}", "", ""))
                 for number in suspects

@@ -258,13 +258,15 @@ class SupervisedQuery:
         """Before giving up: take the newest version back that is on probation, though nobody told.
 
         It may have killed its worker, or it gave what an operator behind it cannot take. If that
-        does not help, the next older one follows.
+        does not help, the next older one follows. If a new version is known to have failed, and
+        cannot be taken back, only those before it are suspected: they gave it its rows.
         """
+        if not self._policy.rollback:
+            return False
         blamed = self._blamed()
-        if not self._policy.rollback or any(self._is_new(failed.change) for failed in blamed):
-            return False  # there is a version that explains it, and it cannot be taken back
         evidence = headline(blamed[-1]) if blamed else cause_of(str(error))
-        if not self._engine.roll_back_suspect(evidence, self._policy.probation):
+        failing = frozenset(one.operator for one in blamed if self._is_new(one.change))
+        if not self._engine.roll_back_suspect(evidence, self._policy.probation, failing):
             return False
         self._restarts = 0
         return True
