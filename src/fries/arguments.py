@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,6 +17,17 @@ def expect(where: str, what: str, value: object, kinds: type | tuple[Any, ...], 
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+
+
+def deferred(function: Any, may_generate: bool = False) -> str | None:  # noqa: ANN401
+    """What a function is whose call runs nothing yet, where results are wanted at once."""
+    called = inspect.unwrap(function) if inspect.isroutine(function) else type(function).__call__
+    for one in (function, called):
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            return "an async function; nobody awaits it here: call asyncio.run(...) inside"
+        if inspect.isgeneratorfunction(one) and not may_generate:
+            return "a generator; return the result instead of yielding it (flat_map may yield)"
+    return None
 
 
 def check_name(what: str, name: object) -> None:

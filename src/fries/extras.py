@@ -20,6 +20,7 @@ def require_spark() -> None:
     try:
         pyspark = importlib.import_module("pyspark")
         importlib.import_module("pandas")
+        importlib.import_module("google.protobuf")  # keyed stages speak it with Spark
     except ModuleNotFoundError as error:
         raise needs_spark(error) from None
     installed = str(pyspark.__version__)

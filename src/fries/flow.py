@@ -373,7 +373,7 @@ class Flow:
         try:
             if isinstance(old, Lookup) and not callable(function):
                 with told_if_slow(f"lookup {name!r}: Spark collects its new table", COLLECTS):
-                    function = old.with_table(as_table(function))
+                    function = old.with_table(as_table(name, function))
             schema = as_arrow(given.schema)
         except Exception as error:  # of Fries, of Arrow, or of Spark's parser
             raise UpdateRefusedError(name, f"its table or schema is of no use: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from fries.arguments import NUMBER, expect
 from fries.control.changes import UNTRIED, Change, Rows
 from fries.control.messages import Failed
 from fries.errors import AbortedError, RolledBackError, TooFewRowsError
@@ -126,6 +127,10 @@ class Reconfiguration:
         could not load a function, if nothing was changed, and
         :class:`~fries.errors.RolledBackError` if it failed on live rows and was taken back.
         """
+        where = f"change {self.number}"
+        if timeout is not None:
+            expect(where, "the timeout of wait()", timeout, NUMBER, "seconds, or nothing")
+        expect(where, "rows", rows, int, "a number of rows")
         deadline = None if timeout is None else time.monotonic() + timeout
         reached = self._change.wait(deadline, rows)
         if self._change.phase is Phase.ABORTED:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from fries.arguments import check_name, expect, listed
+from fries.arguments import NUMBER, check_name, deferred, expect, listed
 from fries.errors import TraitError
 from fries.runtime.functions import accepts
 from fries.runtime.spec import (
@@ -28,6 +28,7 @@ from fries.runtime.spec import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -263,7 +264,7 @@ class Stream:
     def lookup(
         self,
         name: str,
-        table: DataFrame | pa.Table,
+        table: DataFrame | pd.DataFrame | pa.Table,
         on: Columns,
         to: Columns | None = None,
         how: Literal["inner", "left"] = "inner",
@@ -280,7 +281,7 @@ class Stream:
 
         keys = listed(f"lookup {name!r}", "on", on)
         theirs = None if to is None else listed(f"lookup {name!r}", "to", to)
-        found = Lookup(as_table(table), keys, how, theirs)
+        found = Lookup(as_table(name, table), keys, how, theirs)
         keying = Keying(self._key(name, keys)) if shuffle else None
         gives = found.schema(self.schema)
         spec = OperatorSpec(
@@ -335,7 +336,7 @@ class Stream:
         switch_within: float | None = None,
         on_error: OnError = "fail",
     ) -> Stream:
-        _check_callables(name, 1, function)
+        _check_callables(name, 1, function, may_generate=kind is Kind.FLAT_MAP)
         style = _style(name, batch)
         declared = as_arrow(schema)
         if declared is None and kind is Kind.MAP and style is not Style.ROW:
@@ -398,14 +399,19 @@ def as_arrow(schema: Any) -> Any:  # noqa: ANN401
     return arrow_schema(schema)
 
 
-def as_table(table: DataFrame | pa.Table) -> pa.Table:
-    """A static table in memory, in one piece, with the types of a stream."""
+def as_table(name: str, table: Any) -> pa.Table:  # noqa: ANN401
+    """A static table of Spark, pandas or Arrow in memory, with the types of a stream."""
+    where = f"lookup {name!r}"
     if isinstance(table, pa.Table):
         return table
-    from fries.spark.schemas import arrow_schema
+    from fries.spark.given import check_frame
+    from fries.spark.schemas import arrow_schema, from_pandas
 
+    if type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
+        return from_pandas(where, table)
+    check_frame(where, table)
     if table.isStreaming:
-        raise TraitError("lookup", "its table is a stream; a lookup needs a static one")
+        raise TraitError(where, "its table is a stream; a lookup needs a static one")
     found: pa.Table = table.toArrow().cast(arrow_schema(table.schema))
     return found
 
@@ -432,7 +438,9 @@ def _seconds(name: str, within: float | None) -> float | None:
     return float(within)
 
 
-def _check_callables(name: str, arguments: int, *functions: object) -> None:
+def _check_callables(
+    name: str, arguments: int, *functions: object, may_generate: bool = False
+) -> None:
     check_name("operator", name)
     for function in functions:
         if not callable(function):
@@ -442,6 +450,8 @@ def _check_callables(name: str, arguments: int, *functions: object) -> None:
                 f"operator {name!r}",
                 f"{function!r} must take {arguments} argument{'s' * (arguments > 1)}",
             )
+        if wrong := deferred(function, may_generate):
+            raise TraitError(f"operator {name!r}", f"{function!r} is {wrong}")
 
 
 def _on_error(name: str, given: object) -> DeadLetters | None:
@@ -451,6 +461,11 @@ def _on_error(name: str, given: object) -> DeadLetters | None:
             f"operator {name!r}",
             f"on_error={given!r} means nothing; use 'fail', 'drop', the name of an output, or "
             "DeadLetters(to, limit=)",
+        )
+    expect(f"operator {name!r}", "the limit of failing rows", rule.limit, NUMBER, "a share of 1")
+    if rule.to == "fail" and isinstance(given, DeadLetters):
+        raise TraitError(
+            f"operator {name!r}", "DeadLetters('fail') sets nothing apart; use on_error='fail'"
         )
     if not 0 <= rule.limit <= 1:
         raise TraitError(

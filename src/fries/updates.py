@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fries.arguments import deferred
 from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
 from fries.labels import code_label
 from fries.runtime.functions import accepts, make_call, never
@@ -15,6 +16,7 @@ from fries.runtime.lookup import Lookup
 from fries.runtime.spec import ARGUMENTS, EdgeSpec, Function, Kind, OperatorSpec, Style
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -31,7 +33,7 @@ class Update:
     a table. ``label`` names the version in the history; without, a short hash of its code does.
     """
 
-    function: Function | DataFrame | pa.Table
+    function: Function | DataFrame | pd.DataFrame | pa.Table
     migrate: Function | None = None
     schema: str | StructType | pa.Schema | None = None
     result: Function | None = None
@@ -86,6 +88,9 @@ def _check_callables(spec: OperatorSpec, update: Revision) -> None:
             raise UpdateRefusedError(
                 spec.name, f"its {what} must take {count} argument{'s' * (count > 1)}"
             )
+        may_generate = spec.kind is Kind.FLAT_MAP and what == "function"
+        if wrong := deferred(function, may_generate):
+            raise UpdateRefusedError(spec.name, f"its {what} is {wrong}")
 
 
 def _check_schema(spec: OperatorSpec, schema: pa.Schema) -> None:

@@ -166,7 +166,9 @@ def test_a_wrong_value_is_blamed_on_the_operator_that_returned_it(name: str, wro
     [lambda row: {"n": 1}, lambda row: {**row, "more": 1}, lambda row: 7, lambda row: None],
 )
 def test_wrong_columns_are_refused(wrong: Callable[[Row], Any]) -> None:
-    with pytest.raises(OperatorError, match=r"'A' failed: it (returned the columns|must return)"):
+    """And the row that they came of is named."""
+    problem = r"'A' failed on \{'n': 0, .*\}: it (returned the columns|must return)"
+    with pytest.raises(OperatorError, match=problem):
         through(spec("A", wrong), spec("B", same))
 
 

@@ -167,6 +167,8 @@ def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
     change = flow.reconfigure({"A": set_a(1, 0.002), "B": set_b(1)}, scheduler)
     assert change.wait(PATIENCE)
     undone = flow.reconfigure({"A": set_a(2, 0.002), "B": set_b(2)}, scheduler)
+    with pytest.raises(TraitError, match=r"the timeout of wait\(\) is '60'; give seconds"):
+        change.wait("60")  # type: ignore[arg-type]
     assert undone.wait(PATIENCE), "the same components: no need to wait for the end of the batch"
     rows = running.rows()
     assert sorted(row.id for row in rows) == list(range(4000)), "no row lost, none twice"

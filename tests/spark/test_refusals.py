@@ -27,6 +27,23 @@ def rows(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
     flow.stop()
 
 
+async def later(row: object) -> object:
+    return row
+
+
+def each(row: object) -> Iterator[object]:
+    yield row
+
+
+def each_keyed(state: object, row: object) -> Iterator[object]:
+    yield state, row
+
+
+class _Later:
+    async def __call__(self, row: object) -> object:
+        return row
+
+
 ANY: Any = fries
 """The package, for whoever does not look at types."""
 BUILDING: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -78,6 +95,29 @@ BUILDING: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a plan of one name": (lambda rows: rows.flow.plan("rows"), r"\{'rows': function\}"),
     "no scheduler": (lambda rows: rows.flow.plan({"rows": 0}, None), "such as 'fries'"),
+    "an async function": (lambda rows: rows.map("m", later), "is an async function; nobody awaits"),
+    "an async callable": (lambda rows: rows.filter("f", _Later()), "is an async function"),
+    "a generator": (lambda rows: rows.map("m", each), "is a generator; return the result"),
+    "a keyed generator": (
+        lambda rows: rows.process("p", each_keyed, key="k", many=True),
+        "is a generator",
+    ),
+    "a frame of no types": (
+        lambda rows: rows.lookup("l", pd.DataFrame({"id": [1], "o": [object()]}), on="id"),
+        "lookup 'l': Spark has no types for its frame of pandas",
+    ),
+    "a column of pandas": (
+        lambda rows: rows.lookup("l", pd.Series([1], name="id"), on="id"),
+        "lookup 'l': it is given .*; give a DataFrame",
+    ),
+    "a limit in words": (
+        lambda rows: rows.map("m", dict, on_error=fries.DeadLetters("bad", ANY.Flow)),
+        "the limit of failing rows is .*; give a share of 1",
+    ),
+    "dead letters that fail": (
+        lambda rows: rows.map("m", dict, on_error=fries.DeadLetters("fail")),
+        "use on_error='fail'",
+    ),
     "supervision by words": (lambda rows: ANY.Supervision(restarts="5"), "restarts is '5'"),
     "supervision by numbers": (lambda rows: ANY.Supervision(10), "rollback is 10; give True"),
 }
@@ -121,6 +161,26 @@ def test_a_stopped_flow_says_that_it_was_stopped(rows: Stream) -> None:
     ):
         with pytest.raises(TraitError, match=r"flow\.stop\(\) has ended it; build it again"):
             call()
+
+
+def test_a_flat_map_may_yield_and_nothing_else_becomes_a_generator(rows: Stream) -> None:
+    many = rows.flat_map("many", each)
+    rows.flow.output(many.map("one", dict))
+    rows.flow.plan({"many": each})
+    for update, what in ((each, "a generator"), (later, "an async function")):
+        with pytest.raises(UpdateRefusedError, match=f"'one' is refused: its function is {what}"):
+            rows.flow.reconfigure({"one": update})
+
+
+def test_a_frame_of_pandas_is_looked_up_with_the_types_of_a_stream(
+    spark: SparkSession,
+) -> None:
+    with Flow("pandas") as flow:
+        ids = flow.source("ids", spark.range(3).selectExpr("id", "timestamp_ntz'2026-01-01' AS t"))
+        names = pd.DataFrame({"id": [0, 1], "name": ["a", None], "t": pd.Timestamp(2026, 1, 1)})
+        found = ids.lookup("names", names, on=["id", "t"], how="left")
+        made = flow.output(found).collect()
+    assert sorted((row.id, row.name) for row in made) == [(0, "a"), (1, None), (2, None)]
 
 
 def test_a_column_that_cannot_cross_an_exchange_is_refused_as_what_it_is(rows: Stream) -> None:

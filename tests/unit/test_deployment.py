@@ -234,6 +234,25 @@ def test_a_live_change_after_a_deployment_stays(site: Site) -> None:
     assert site.start(program(a=3)).runs()["A"] == 4
 
 
+def test_code_that_one_start_keeps_back_is_deployed_by_the_next_one(site: Site) -> None:
+    site.start(program())
+    for _ in range(2):
+        assert site.start(program(a=2), replace_functions=False).runs()["A"] == 1
+    driver = site.start(program(a=2))
+    assert driver.runs()["A"] == 2
+    assert note(driver) == "deployed by a start: A (its code has changed)"
+
+
+def test_the_note_of_a_deployment_does_not_tell_those_before_it_again(site: Site) -> None:
+    site.start(program()).change("A", version(2), note="ticket 7 " * 50)
+    notes = [note(site.start(program(a=number))) for number in range(3, 7)]
+    assert max(map(len, notes)) < 200
+    assert notes[1:] == [
+        f"deployed by a start: A (its code has changed; it replaces change {number} (a deployment))"
+        for number in (2, 3, 4)
+    ]
+
+
 def test_a_live_change_that_moved_into_the_code_is_no_deployment(site: Site) -> None:
     """And from then on it is the code: the next live change stays."""
     site.start(program()).change("A", version(2))

@@ -188,7 +188,8 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
     def by_row(data: Data, interrupted: Interrupted, strict: bool) -> Output:
         if strict or settler.strict:
             listed = _each(spec, function, data.copied(), interrupted)
-            return Output(Data.of(from_rows(spec, listed)), taken=len(listed))
+            whole = Data.of(_each_fits(spec, [[one] for one in listed], data))
+            return Output(whole, taken=len(listed))
         rows = data.given()
         before = settler.before(data.schema, rows)
         results = map(dict.copy, map(function, rows)) if settler.keeps else map(function, rows)
@@ -260,7 +261,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
             listed = _each(
                 spec, lambda row: [keep(made) for made in function(row)], data.copied(), interrupted
             )
-            whole = Data.of(from_rows(spec, list(chain.from_iterable(listed))))
+            whole = Data.of(_each_fits(spec, listed, data))
             return Output(whole, _parents(list(map(len, listed))), taken=len(listed))
         rows, made = data.given(), list[Any]()
 
@@ -345,12 +346,26 @@ def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
         if row.keys() != names:
             raise OperatorError(
                 spec.name,
-                f"it returned the columns {sorted(row)}, declared are {sorted(names)}",
+                f"it returned the columns {sorted(row, key=str)}, declared are {sorted(names)}",
             )
     return pa.RecordBatch.from_arrays(
         [_column_of(spec, field, [row[field.name] for row in rows]) for field in spec.schema],
         schema=spec.schema,
     )
+
+
+def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.RecordBatch:
+    """What came of each row as a batch; what does not fit names the row that it came of."""
+    try:
+        return from_rows(spec, list(chain.from_iterable(made)))
+    except OperatorError:
+        for number, rows in enumerate(made):
+            try:
+                from_rows(spec, rows)
+            except OperatorError as error:
+                came = shortened(data.copied()[number])
+                raise OperatorError(spec.name, error.problem, came, error.story) from error
+        raise
 
 
 def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:

@@ -13,12 +13,13 @@ import pickle
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from fries.control.changes import Order
 from fries.errors import LogMismatchError, UpdateRefusedError
+from fries.failing import clipped
 from fries.graph import Graph
 from fries.labels import code_label
 from fries.log.reading import Reading
@@ -32,6 +33,10 @@ from fries.spark.shipping import order_of, packed
 from fries.updates import check_columns
 from fries.versions import Applied, Versions
 
+DEPLOYED: Final = "deployed by a start: "
+"""How the notes of deployments begin."""
+MOST_NOTE: Final = 100
+"""Characters of the note of a change that another one replaces."""
 _logger = logging.getLogger(__name__)
 
 
@@ -57,6 +62,8 @@ class Verdict(NamedTuple):
 
     deploy: bool
     why: str
+    held: bool = False
+    """Whether new code was kept back: a later start will find it new, and deploy it."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ def _other(
         why = "its code has changed" if changed else "replace_functions=True asks for the code"
         return Verdict(True, why + replaces)
     if replace_functions is False:
-        return Verdict(False, f"{stays}: replace_functions=False keeps what is logged")
+        return Verdict(False, f"{stays}: replace_functions=False keeps what is logged", changed)
     if changed:
         return Verdict(True, "its code has changed" + replaces)
     if before is None:
@@ -165,8 +172,12 @@ def _other(
 
 
 def _told(newest: Applied) -> str:
+    """A change with its note; what a deployment says of those before it is not said again."""
     note = newest.change.order.note
-    return f"change {newest.change.number}" + (f" ({note})" if note else "")
+    if note.startswith(DEPLOYED):
+        note = "a deployment"
+    told = f" ({clipped(note, MOST_NOTE)})" if note else ""
+    return f"change {newest.change.number}{told}"
 
 
 def prepare(
@@ -221,7 +232,7 @@ def prepare(
 
 
 def _note(targets: Iterable[str], verdicts: Mapping[str, Verdict]) -> str:
-    return "deployed by a start: " + ", ".join(f"{name} ({verdicts[name].why})" for name in targets)
+    return DEPLOYED + ", ".join(f"{name} ({verdicts[name].why})" for name in targets)
 
 
 def tell(
@@ -232,8 +243,8 @@ def tell(
     number: int | None,
 ) -> None:
     """Log a line for each operator: which version is in force, and why."""
-    for name, (deploy, why) in verdicts.items():
-        how = f"deployed as change {number}: " if deploy else ""
+    for name, verdict in verdicts.items():
+        how = f"deployed as change {number}: " if verdict.deploy else ""
         _logger.info(
             "flow %s, operator %s: version %d, code %s, %s%s",
             flow,
@@ -241,5 +252,5 @@ def tell(
             versions.get(name, 0),
             short_form(digests[name]),
             how,
-            why,
+            verdict.why,
         )

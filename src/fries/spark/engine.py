@@ -419,7 +419,9 @@ class Engine:
             if not change.wait(UNDO_SECONDS):
                 return False
         except FriesError as error:
-            _logger.warning("change %d cannot be rolled back: %s", failed.change, error)
+            replayed_next = way is WayBack.IN_PLACE
+            level = logging.DEBUG if replayed_next else logging.WARNING
+            _logger.log(level, "change %d cannot be rolled back: %s", failed.change, error)
             return False
         self.server.record_failure(applied.change, failed, story(failed), way)
         return True

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
-from pyspark.errors import ParseException
+from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from fries.errors import TraitError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def arrow_schema(schema: str | StructType) -> pa.Schema:
@@ -30,6 +35,16 @@ def _parsed(schema: str) -> DataType:
     except ParseException as error:
         reason = str(error).strip().partition("\n")[0]
         raise TraitError(f"schema {schema!r}", f"Spark cannot read it: {reason}") from None
+
+
+def from_pandas(where: str, frame: pd.DataFrame) -> pa.Table:
+    """A frame of pandas, without its index, with the types that Spark would give its columns."""
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        return table.cast(arrow_schema(spark_schema(table.schema)))
+    except (pa.ArrowException, PySparkException) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TraitError(where, f"Spark has no types for its frame of pandas: {reason}") from None
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -132,6 +132,10 @@ class Start:
         if self._anew:
             why = Verdict(True, "no version before fits the columns that Spark's plan has now")
             verdicts = dict.fromkeys(verdicts, why)
+        self._noted = {
+            name: recorded[name] if verdicts[name].held else digest
+            for name, digest in self._digests.items()
+        }
         self._counts = Counter(
             name for one in logged if one.happened and one.intent for name in one.intent.targets
         )
@@ -167,7 +171,7 @@ class Start:
     def open(self, files: Files, copies: Files, read: Reading, owner: Ownership) -> Log:
         """Open the log for writing, and note the code."""
         base = tuple(self.versions.built.values())
-        code = Code(self._digests, packed_operators(base) if self._anew or not read.base else ())
+        code = Code(self._noted, packed_operators(base) if self._anew or not read.base else ())
         return Log(files, self._shape, self._anew, copies, read, owner, code)
 
     def deploy(self, log: Log) -> tuple[Plan, Change] | None:
@@ -179,12 +183,12 @@ class Start:
         if founded is None or self._anew:
             return made
         lacks_base = not read.base
-        if founded.digests != self._digests or founded.shape != self._shape or lacks_base:
+        if founded.digests != self._noted or founded.shape != self._shape or lacks_base:
             base = tuple(self.versions.built.values())
             payload = packed_operators(base) if lacks_base else ()
             if read.base_number == log.last and not payload:
                 payload = read.base
-            log.found(Founded(self._shape, time.time(), founded.replaces, self._digests), payload)
+            log.found(Founded(self._shape, time.time(), founded.replaces, self._noted), payload)
         return made
 
     def _bring(self, log: Log, order: Order) -> Change:

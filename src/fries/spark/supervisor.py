@@ -93,8 +93,21 @@ class SupervisedQuery:
         return over
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until everything that is there now was processed; for tests."""
-        self.query.processAllAvailable()
+        """Wait until everything that is there now was processed; for tests.
+
+        If the query fails meanwhile, and is started again, the new one goes on with it.
+        """
+        while not self._over.is_set():
+            query = self.query
+            try:
+                query.processAllAvailable()
+            except StreamingQueryException:
+                while self.query is query and not self._over.wait(TICK_SECONDS):
+                    pass
+            else:
+                return
+        if self._error is not None:
+            raise self._error
 
     def stop(self) -> None:
         """Stop it for good."""
