@@ -84,6 +84,10 @@ def same(row: Row) -> Row:
     return row
 
 
+def passing(row: Row) -> bool:  # noqa: ARG001
+    return True
+
+
 class Seen:
     """Notes what the second operator of a chain gets."""
 
@@ -115,13 +119,14 @@ class Seen:
         ("b", np.bool_(True), True),
     ],
 )
-def test_the_next_function_gets_what_arrow_would_give(
+def test_what_leaves_a_run_of_maps_is_what_arrow_would_give(
     name: str, returned: object, seen: object
 ) -> None:
     """In some rows: the others are of the right type, and a worker has got used to that."""
     noted = Seen()
     through(
         spec("A", lambda row: {**row, name: returned} if row["n"] == 33 else row),
+        spec("F", passing, kind=Kind.FILTER),
         spec("B", noted),
     )
     for got in noted.rows:

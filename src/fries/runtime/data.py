@@ -20,7 +20,7 @@ Row: TypeAlias = "dict[str, Any]"
 class Data:
     """Rows of one schema. Nobody changes them; dicts that are given away are not kept."""
 
-    __slots__ = ("_batch", "_frame", "_rows", "_size", "schema", "shared")
+    __slots__ = ("_batch", "_frame", "_rows", "_size", "raw", "schema", "shared")
 
     def __init__(
         self,
@@ -30,10 +30,13 @@ class Data:
         rows: list[Row] | None = None,
         shared: bool = False,
         frame: Any = None,  # noqa: ANN401 - pandas is loaded by those who use it
+        raw: bool = False,
     ) -> None:
         self.schema = schema
         self.shared = shared
         """Whether several operators get these dicts."""
+        self.raw = raw
+        """Whether these are dicts as a function has returned them, for the next one of its run."""
         self._size, self._batch, self._rows, self._frame = size, batch, rows, frame
 
     @classmethod
@@ -44,9 +47,9 @@ class Data:
         return cls(batch.schema, batch.num_rows, batch)
 
     @classmethod
-    def of_rows(cls, schema: pa.Schema, rows: list[Row]) -> Data:
-        """Dicts with exactly these columns, of the types that Arrow would give."""
-        return cls(schema, len(rows), None, rows)
+    def of_rows(cls, schema: pa.Schema, rows: list[Row], raw: bool = False) -> Data:
+        """Dicts with exactly these columns, of the types that Arrow would give, unless raw."""
+        return cls(schema, len(rows), None, rows, raw=raw)
 
     def __len__(self) -> int:
         return self._size
@@ -120,4 +123,4 @@ class Data:
         return self._part(int(np.count_nonzero(kept)), batch, None)
 
     def _part(self, size: int, batch: pa.RecordBatch | None, rows: list[Row] | None) -> Data:
-        return Data(self.schema, size, batch, rows, self.shared)
+        return Data(self.schema, size, batch, rows, self.shared, raw=self.raw)

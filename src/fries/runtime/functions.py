@@ -46,6 +46,8 @@ class Output(NamedTuple):
     """How many input rows it is made of, the first ones; ``None``: all."""
     letters: tuple[DeadLetter, ...] = ()
     """Input rows that failed, where they may."""
+    misfit: OperatorError | None = None
+    """What is wrong with rows that are handed on as they are: told if a later function fails."""
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -55,8 +57,9 @@ class Output(NamedTuple):
 
 Interrupted: TypeAlias = "Callable[[], bool]"
 """Whether to stop after the row at hand."""
-Calls: TypeAlias = "Callable[[Data, Interrupted, bool], Output]"
-"""The third: whether to convert every row to Arrow, instead of what needs it."""
+Calls: TypeAlias = "Callable[[Data, Interrupted, bool, bool], Output]"
+"""The third: whether to convert every row to Arrow, instead of what needs it; then whether to hand
+rows on as they are."""
 
 
 def never() -> bool:
@@ -68,9 +71,13 @@ class Call(Protocol):
     """A user's function as the stage calls it."""
 
     def __call__(
-        self, rows: pa.RecordBatch | Data, interrupted: Interrupted, strict: bool = True
+        self,
+        rows: pa.RecordBatch | Data,
+        interrupted: Interrupted,
+        strict: bool = True,
+        raw: bool = False,
     ) -> Output:
-        """Make an output of some rows.
+        """Make an output of some rows; raw if they go to the next function of a run.
 
         Unless it is strict, rows stay as their functions have returned them where a conversion to
         Arrow and back would change nothing; what goes wrong then may be blamed on another
@@ -92,10 +99,13 @@ def make_call(spec: OperatorSpec) -> Call:
     calls = make(spec, spec.function)
 
     def guarded(
-        rows: pa.RecordBatch | Data, interrupted: Interrupted, strict: bool = True
+        rows: pa.RecordBatch | Data,
+        interrupted: Interrupted,
+        strict: bool = True,
+        raw: bool = False,
     ) -> Output:
         try:
-            return calls(Data.of(rows), interrupted, strict)
+            return calls(Data.of(rows), interrupted, strict, raw)
         except (OperatorError, AgainError):
             raise
         except BaseException as error:  # the user's code may raise anything, even SystemExit
@@ -108,11 +118,12 @@ def _unchanged(
     rows: pa.RecordBatch | Data,
     interrupted: Interrupted,  # noqa: ARG001
     strict: bool = True,  # noqa: ARG001
+    raw: bool = False,  # noqa: ARG001
 ) -> Output:
     return Output(Data.of(rows))
 
 
-def _taken(results: Iterator[Any], count: int, interrupted: Interrupted) -> list[Any]:
+def taken_from(results: Iterator[Any], count: int, interrupted: Interrupted) -> list[Any]:
     """What a function returns for one row after the other; a failure names no row."""
     made: list[Any] = []
     some = count if interrupted is never else 1 + count // LOOKS
@@ -182,22 +193,28 @@ def failure(spec: OperatorSpec, error: BaseException, row: object = None) -> Ope
 
 
 def _map(spec: OperatorSpec, function: Function) -> Calls:
-    settler, convert = Settler(spec), partial(_converted, spec)
+    settler, convert = Settler(spec), partial(converted, spec)
     called = _by_frame(spec, function) if spec.style is Style.PANDAS else _by_batch(spec, function)
 
-    def by_row(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+    def by_row(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
+        raw = raw and not settler.strict
         if strict or settler.strict:
             listed = _each(spec, function, data.copied(), interrupted)
+            if raw:
+                return _handed_on(spec, listed, data)
             whole = Data.of(_each_fits(spec, [[one] for one in listed], data))
             return Output(whole, taken=len(listed))
         rows = data.given()
-        before = settler.before(data.schema, rows)
+        before = {} if raw or data.raw else settler.before(data.schema, rows)
         results = map(dict.copy, map(function, rows)) if settler.keeps else map(function, rows)
-        made = _taken(results, len(rows), interrupted)
+        made = taken_from(results, len(rows), interrupted)
         del rows, results  # so that it can be told who else has what was returned
+        if raw:
+            settler.check_alone(made)
+            return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
         return Output(settler.settled(made, before, convert), taken=len(made))
 
-    def by_batch(data: Data, _: Interrupted, strict: bool) -> Output:
+    def by_batch(data: Data, _: Interrupted, strict: bool, __: bool) -> Output:
         made = called(data, strict)
         if len(made) != len(data):
             raise OperatorError(
@@ -231,7 +248,7 @@ def _by_frame(spec: OperatorSpec, function: Function) -> Callable[[Data, bool], 
 
 
 def _filter(spec: OperatorSpec, function: Function) -> Calls:
-    def call(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+    def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
             found = list(map(bool, found))
@@ -244,7 +261,7 @@ def _filter(spec: OperatorSpec, function: Function) -> Calls:
 
 
 def _split(spec: OperatorSpec, function: Function) -> Calls:
-    def call(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+    def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
         branches = _numbers(spec, "branch", found, spec.branches)
         return Output(data.slice(0, len(branches)), None, branches, len(branches))
@@ -253,9 +270,9 @@ def _split(spec: OperatorSpec, function: Function) -> Calls:
 
 
 def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
-    settler, convert = Settler(spec), partial(_converted, spec)
+    settler, convert = Settler(spec), partial(converted, spec)
 
-    def by_row(data: Data, interrupted: Interrupted, strict: bool) -> Output:
+    def by_row(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
         if strict or settler.strict:
             keep = keeper(spec)
             listed = _each(
@@ -271,11 +288,11 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
             made.extend(map(dict.copy, given) if settler.keeps else given)
             return len(made) - before
 
-        counts = _taken(map(count, rows), len(rows), interrupted)
+        counts = taken_from(map(count, rows), len(rows), interrupted)
         del rows
         return Output(settler.settled(made, {}, convert), _parents(counts), taken=len(counts))
 
-    def by_batch(data: Data, _: Interrupted, __: bool) -> Output:
+    def by_batch(data: Data, _: Interrupted, __: bool, ___: bool) -> Output:
         made = function(_to_style(spec, data))
         if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
             raise OperatorError(
@@ -295,7 +312,7 @@ def _parents(counts: list[int]) -> Integers:
 
 
 def _lookup(spec: OperatorSpec, function: Function) -> Calls:  # noqa: ARG001
-    def call(data: Data, _: Interrupted, __: bool) -> Output:
+    def call(data: Data, _: Interrupted, __: bool, ___: bool) -> Output:
         found, parents = function(data.batch)
         return Output(Data.of(found), parents)
 
@@ -309,7 +326,7 @@ def _column(
     if spec.style is Style.ROW:
         if strict:
             return _each(spec, function, data.copied(), interrupted)
-        return _taken(map(function, data.lent()), len(data), interrupted)
+        return taken_from(map(function, data.lent()), len(data), interrupted)
     values = np.asarray(function(_to_style(spec, data)))
     if values.shape != (len(data),):
         raise OperatorError(
@@ -368,6 +385,18 @@ def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.Reco
         raise
 
 
+def _handed_on(spec: OperatorSpec, made: list[Any], data: Data) -> Output:
+    """Rows as they are; what does not fit is told if the next functions cannot take it."""
+    misfit = None
+    try:
+        _each_fits(spec, [[one] for one in made], data)
+    except OperatorError as error:
+        if not all(isinstance(one, dict) for one in made):
+            raise
+        misfit = error
+    return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made), misfit=misfit)
+
+
 def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
     """Values as a column; Arrow would cut the fraction off a number without a word."""
     try:
@@ -381,7 +410,7 @@ def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
     return column
 
 
-def _converted(spec: OperatorSpec, field: Field, values: list[Any]) -> list[Any]:
+def converted(spec: OperatorSpec, field: Field, values: list[Any]) -> list[Any]:
     """Values as they would come back from Arrow."""
     return _column_of(spec, field, values).to_pylist()
 

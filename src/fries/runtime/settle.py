@@ -122,13 +122,17 @@ class Settler:
                 row[name] = value
         return Data.of_rows(self._spec.schema, rows)
 
-    def _check(self, rows: list[Row]) -> None:
-        """See that rows are of the right types, and that nobody else has them."""
-        if not self.keeps and (
-            type(rows[0]) is not dict or sum(map(getrefcount, rows)) > ALONE * len(rows)
-        ):
+    def check_alone(self, rows: list[Row]) -> None:
+        """See that nobody else has these rows, the caller aside."""
+        if not rows or self.keeps:
+            return
+        if type(rows[0]) is not dict or sum(map(getrefcount, rows)) > ALONE * len(rows):
             self.keeps = True
             raise AgainError
+
+    def _check(self, rows: list[Row]) -> None:
+        """See that rows are of the right types, and that nobody else has them."""
+        self.check_alone(rows)
         for _ in range(2):
             try:
                 msgspec.convert(rows, self._shape(rows[0]))

@@ -90,6 +90,7 @@ def _by_row(spec: OperatorSpec) -> Call:
         rows: pa.RecordBatch | Data,
         interrupted: Interrupted,
         strict: bool = True,  # noqa: ARG001 - each row is checked by itself
+        raw: bool = False,  # noqa: ARG001
     ) -> Output:
         batch = Data.of(rows).batch
         listed = batch.to_pylist()
@@ -176,6 +177,7 @@ def _by_halves(spec: OperatorSpec, call: Call) -> Call:
         rows: pa.RecordBatch | Data,
         interrupted: Interrupted,  # noqa: ARG001
         strict: bool = True,  # noqa: ARG001
+        raw: bool = False,  # noqa: ARG001
     ) -> Output:
         batch = Data.of(rows).batch
         made: list[tuple[int, Output]] = []

@@ -30,6 +30,7 @@ from fries.runtime.dead_letters import DeadLetter, batch_of_letters, parents_of
 from fries.runtime.functions import Output, never
 from fries.runtime.keyed import join, keys_of, results
 from fries.runtime.pacer import Pacer
+from fries.runtime.runs import Fused, Run, runs_of
 from fries.runtime.spec import ERRORS, EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.state import KeyGroup
 
@@ -79,6 +80,13 @@ class Recorder(Protocol):
         """An operator has processed a chunk at some version, from some moment on."""
 
 
+class Blame(NamedTuple):
+    """A failure, and the change that brought the version that failed."""
+
+    error: OperatorError
+    change: int
+
+
 class Note(NamedTuple):
     """What an operator has done with a chunk, or with some rows of it."""
 
@@ -123,6 +131,11 @@ class Stage:
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
+        runs = [Run(names) for names in runs_of(spec.operators, self._outputs)]
+        self._runs = {name: run for run in runs for name in run.names}
+        """By operator, the maps of rows that follow each other, if it is one of them."""
+        self._misfits: dict[str, Blame] = {}
+        """By operator of a run, what was wrong with the rows that it got."""
         self._ways = {edge.number: self._way_in(edge) for edge in spec.edges}
         """By edge, what rows that come over it pass until an operator does something with them."""
         self.last_old: dict[int, float] = {}
@@ -266,7 +279,7 @@ class Stage:
     def _begin(self, chunk: Chunk, strict: bool) -> None:
         """Nothing has been done with a chunk."""
         self._strict = strict
-        self._entry, self._taken, self._notes = "", len(chunk), []
+        self._entry, self._taken, self._notes, self._misfits = "", len(chunk), [], {}
 
     def _goes_again(self) -> bool:
         """Whether a version that has failed was taken back while its chunk was held.
@@ -340,8 +353,9 @@ class Stage:
     def _through(self, inbox: dict[str, list[Chunk]], leaving: list[Leaving]) -> list[Leaving]:
         for operator in self._operators:
             for arrived in inbox.pop(operator.name, ()):
-                outputs = self._outputs[operator.name]
-                for made, branches in self._apply(operator, arrived):
+                last, results = self._results_of(operator, arrived)
+                outputs = self._outputs[last]
+                for made, branches in results:
                     made.data.shared = made.data.shared or len(outputs) > 1
                     for out in outputs:
                         if branches is not None:
@@ -366,6 +380,36 @@ class Stage:
         else:
             leaving.append((edge, chunk))
 
+    def _results_of(
+        self, operator: OperatorSpec, chunk: Chunk
+    ) -> tuple[str, Iterator[tuple[Chunk, Branches]]]:
+        """What an operator makes of rows, or the whole run that begins with it; and who was last.
+
+        What may be taken back, or is in transition, is called by itself: so it is known what is at
+        work if it never returns.
+        """
+        run = self._runs.get(operator.name)
+        alone = self._strict or self.on_probation or self._configuration.in_transition
+        if run is not None and run.names[0] == operator.name and not alone:
+            specs = tuple(self._configuration.body(name, 0).spec for name in run.names)
+            if (fused := run.fused(specs)) is not None:
+                return run.names[-1], self._apply_run(run, fused, chunk)
+        return operator.name, self._apply(operator, chunk)
+
+    def _apply_run(self, run: Run, fused: Fused, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
+        """Let the operators of a run process rows, one row after the other."""
+        began, moment = time.perf_counter(), time.time()
+        origins = [self._configuration.origin(name, 0) for name in run.names]
+        self._control.calling(" or ".join(run.names), max(origins))
+        entering = run.names[0] == self._entry
+        output = fused(chunk.data, self._interrupted if entering else never)
+        self._control.returned()
+        part, given = self._used(chunk, output), len(output.data)
+        took = run.shared(time.perf_counter() - began)
+        for (name, seconds), change in zip(took, origins, strict=True):
+            self._notes.append(Note(name, 0, part, given, moment, seconds, change))
+        yield part.children(output), None
+
     def _apply(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let an operator process rows, each by the version that its epoch asks for."""
         bits = self._configuration.bits_of(operator.name)
@@ -375,10 +419,13 @@ class Stage:
             began, moment = time.perf_counter(), time.time()
             change = self._configuration.origin(operator.name, mask)
             self._control.calling(operator.name, change)
-            with self._blaming(change):
+            with self._blaming(change, self._misfits.get(operator.name)):
                 output = self._call(operator, mask, offered, change, entering)
             self._control.returned()
             took = time.perf_counter() - began
+            if (run := self._runs.get(operator.name)) is not None:
+                run.timed(operator.name, len(offered), took)
+                self._hand_on(operator.name, output, change)
             part = self._used(offered, output)
             older = self._configuration.changes(bits & ~mask) if mask != bits else []
             given = len(output.data)
@@ -424,18 +471,30 @@ class Stage:
         self._taken = output.taken
         return offered.slice(0, output.taken)
 
+    def _hand_on(self, operator: str, output: Output, change: int) -> None:
+        """Remember what is wrong with rows that go on as they are, the first of all that is."""
+        found = self._misfits.get(operator)
+        if found is None and output.misfit is not None:
+            found = Blame(output.misfit, change)
+        if found is not None and output.data.raw:
+            self._misfits.setdefault(self._outputs[operator][0].target, found)
+
     @contextmanager
-    def _blaming(self, change: int) -> Iterator[None]:
-        """Tell of a version or a migration that fails which change it came with."""
+    def _blaming(self, change: int, misfit: Blame | None = None) -> Iterator[None]:
+        """Tell of a version or a migration that fails which change it came with.
+
+        If it got rows that were not as declared, whoever has made them is to blame.
+        """
         try:
             yield
-        except OperatorError as error:
+        except OperatorError as failed:
             if not self._strict:
                 raise  # another version may have caused it
+            error, change = misfit or Blame(failed, change)
             self._control.failed(change if error.change is None else error.change, error)
             if change and error.change is None:
                 self._failure = error.operator, change
-            raise
+            raise error from error.__cause__
 
     def _call(
         self, operator: OperatorSpec, mask: int, rows: Chunk, change: int, entering: bool
@@ -443,7 +502,10 @@ class Stage:
         name, configuration = operator.name, self._configuration
         body = configuration.body(name, mask)
         if body.fold is None:
-            return body.call(rows.data, self._interrupted if entering else never, self._strict)
+            run = self._runs.get(name)
+            hands_on = run is not None and name != run.names[-1]
+            stop = self._interrupted if entering else never
+            return body.call(rows.data, stop, self._strict, hands_on)
         assert self._group is not None, "a keyed operator gets whole key groups"
         version = configuration.state_version(name, mask)
         self._versions[version] = body.spec, change

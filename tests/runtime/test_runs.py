@@ -1,0 +1,222 @@
+"""Runs: maps of rows that follow each other hand rows on as they are, however they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fries.errors import OperatorError
+from fries.runtime.runs import ENOUGH, SURVEY_EVERY, runs_of
+from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, Style
+from fries.runtime.stage import Stage
+from tests.runtime.test_chains import FRAME as FLAT
+from tests.runtime.test_chains import Seen, chunk, row, same, spec, stage
+from tests.runtime.test_stage import Script
+
+Row = dict[str, Any]
+MANY_ROWS: Final = 4_000
+"""So many that a worker has timed each operator, and calls them as one."""
+WAY_IN: Final = EdgeSpec(0, "", "A")
+
+
+class _Watch:
+    """Notes whether a run is called as one, from the names of what is at work."""
+
+    def __init__(self, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        monkeypatch.setattr(script, "calling", lambda name, _: self.calls.append(name))
+
+    @property
+    def as_one(self) -> int:
+        """How often it was."""
+        return sum(" or " in name for name in self.calls)
+
+
+def run_rows(made: Stage, rows: int, schema: pa.Schema = FLAT) -> list[Row]:
+    return [
+        one
+        for _, leaving in made.run(WAY_IN, chunk(rows, schema))
+        for one in leaving.batch.to_pylist()
+    ]
+
+
+def test_runs_are_maps_of_rows_that_follow_each_other() -> None:
+    operators = (
+        spec("A", same),
+        spec("B", same),
+        spec("F", same, kind=Kind.FILTER),
+        spec("C", same),
+        spec("D", same, style=Style.PANDAS),
+        spec("E", same),
+        spec("L", same, on_error=DeadLetters("drop")),
+        spec("G", same),
+        OperatorSpec("RE", Kind.PASS, FLAT),
+        spec("H", same),
+        spec("I", same),
+        spec("J", same),
+        spec("K", same),
+    )
+    pairs = (
+        *(("A", "B"), ("B", "F"), ("F", "C"), ("C", "D"), ("D", "E"), ("E", "L"), ("L", "G")),
+        *(("G", "RE"), ("RE", "H"), ("RE", "I"), ("H", "J"), ("J", "K"), ("I", "out")),
+        ("K", "elsewhere"),
+    )
+    outputs: dict[str, list[EdgeSpec]] = {}
+    for number, (source, target) in enumerate(pairs):
+        outputs.setdefault(source, []).append(EdgeSpec(number, source, target))
+    assert runs_of(operators, outputs) == [("A", "B"), ("H", "J", "K")]
+
+
+def test_a_run_is_called_as_one_when_its_operators_were_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, script = stage(*(spec(name, same, FLAT) for name in "ABC"))
+    watch = _Watch(script, monkeypatch)
+    assert len(run_rows(made, MANY_ROWS)) == MANY_ROWS
+    assert watch.calls[:3] == ["A", "B", "C"], "one row says nothing"
+    assert watch.as_one > 0
+    assert script.counts == {name: [MANY_ROWS, MANY_ROWS] for name in "ABC"}
+    before = watch.as_one
+    made.on_probation = True
+    run_rows(made, MANY_ROWS)
+    assert watch.as_one == before, "it must be known which version is at work"
+
+
+def test_operators_of_a_run_are_timed_again_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, script = stage(*(spec(name, same, FLAT) for name in "AB"))
+    watch = _Watch(script, monkeypatch)
+    monkeypatch.setattr(made, "_size", lambda left: min(left, ENOUGH))
+    run_rows(made, ENOUGH * (SURVEY_EVERY + 2))
+    assert watch.calls == [*"AB", *["A or B"] * SURVEY_EVERY, *"AB"]
+
+
+def test_rows_are_handed_on_as_they_are_and_leave_as_declared() -> None:
+    """The same rows get the same values, in whatever way the functions are called."""
+    noted = Seen()
+    made, _ = stage(
+        spec("A", lambda row: {**row, "x": row["n"], "more": 1}, FLAT),
+        spec("B", noted, FLAT),
+        spec("C", lambda row: {**row, "x": row["x"] + row.pop("more")}, FLAT),
+        spec("D", lambda row: {name: row[name] for name in FLAT.names}, FLAT),
+    )
+    rows = run_rows(made, MANY_ROWS)
+    assert [(one["n"], one["x"]) for one in rows] == [(n, n + 1.0) for n in range(MANY_ROWS)]
+    assert {type(one["x"]) for one in rows} == {float}
+    assert {(type(one["x"]), one["more"]) for one in noted.rows} == {(int, 1)}
+    assert len(noted.rows) == MANY_ROWS
+
+
+def test_what_a_function_keeps_is_not_changed_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = {n: {name: row(n)[name] for name in FLAT.names} for n in range(2)}
+    reused: Row = {}
+
+    def reuse(given: Row) -> Row:
+        reused.update(given)
+        return reused
+
+    def spoils(given: Row) -> Row:
+        given["n"] += 100
+        return given
+
+    made, script = stage(
+        spec("A", reuse, FLAT),
+        spec("B", spoils, FLAT),
+        spec("C", lambda given: table[given["n"] % 2], FLAT),
+        spec("D", spoils, FLAT),
+    )
+    watch = _Watch(script, monkeypatch)
+    rows = run_rows(made, MANY_ROWS)
+    assert [one["n"] for one in rows] == [100, 101] * (MANY_ROWS // 2)
+    assert table == {n: {name: row(n)[name] for name in FLAT.names} for n in range(2)}
+    assert watch.as_one > 0
+
+
+@pytest.mark.parametrize("late", [0, MANY_ROWS - 5])
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (lambda row: {**row, "x": "text"}, "it returned 'text' for the column 'x'"),
+        (lambda row: {"n": row["n"]}, r"it returned the columns \['n'\]"),
+        (lambda row: {**row, "more": 1}, "it returned the columns"),
+        (lambda row: None, "it must return rows as dicts"),
+    ],
+)
+def test_who_first_made_rows_that_do_not_fit_is_to_blame(
+    wrong: Callable[[Row], Any], problem: str, late: int
+) -> None:
+    """Whether a later function of the run breaks on them, or they get to its end."""
+    for last in (same, lambda row: {**row, "x": row["x"] * 2.0 + len(row["s"])}):
+        made, script = stage(
+            spec("A", same, FLAT),
+            spec("B", lambda row: wrong(row) if row["n"] == late else row, FLAT),
+            spec("C", same, FLAT),
+            spec("D", last, FLAT),
+        )
+        with pytest.raises(OperatorError, match=rf"'B' failed on \{{'n': {late}, .*{problem}"):
+            run_rows(made, MANY_ROWS)
+        assert [error.operator for _, error in script.failures] == ["B"]
+
+
+@pytest.mark.parametrize("late", [0, MANY_ROWS - 5])
+def test_who_fails_by_itself_is_to_blame(late: int) -> None:
+    made, script = stage(
+        spec("A", lambda row: {**row, "x": row["n"]}, FLAT),
+        spec("B", lambda row: {**row, "x": 1 / (row["n"] - late)}, FLAT),
+        spec("C", same, FLAT),
+    )
+    with pytest.raises(OperatorError, match=rf"'B' failed on \{{'n': {late}, .*ZeroDivision"):
+        run_rows(made, MANY_ROWS)
+    assert [error.operator for _, error in script.failures] == ["B"]
+
+
+@given(st.lists(st.sampled_from("mpsick"), min_size=2, max_size=5), st.integers(1, 700))
+@settings(deadline=None, max_examples=60)
+def test_a_run_gives_what_its_functions_give_one_after_the_other(
+    kinds: list[str], rows: int
+) -> None:
+    functions: dict[str, Callable[[Row], Row]] = {
+        "m": lambda row: {**row, "x": row["x"] * 2 + 1},
+        "p": lambda row: {"s": row["s"] + "!", "x": row["n"], "n": row["n"] + 1},
+        "s": same,
+        "i": _in_place,
+        "c": lambda row: {**row, "s": None if row["n"] % 3 else str(row["s"])},
+        "k": _Keeper(),
+    }
+    chosen = [functions[kind] for kind in kinds]
+    if "c" in kinds:
+        chosen = [one for kind, one in zip(kinds, chosen, strict=True) if kind != "p"]
+    made, _ = stage(*(spec(f"{'AB'[bool(n)]}{n or ''}", f, FLAT) for n, f in enumerate(chosen)))
+    expected = []
+    for number in range(rows):
+        one = {name: row(number)[name] for name in FLAT.names}
+        for function in chosen:
+            one = dict(function(one))
+        expected.append({**one, "x": float(one["x"])})
+    if chosen:
+        assert run_rows(made, rows) == expected
+
+
+def _in_place(row: Row) -> Row:
+    row["n"] += 3
+    return row
+
+
+class _Keeper:
+    """Returns a dict that it keeps, and changes with the next row."""
+
+    def __init__(self) -> None:
+        self._kept: Row = {}
+
+    def __call__(self, row: Row) -> Row:
+        self._kept.clear()
+        self._kept.update(row)
+        return self._kept
