@@ -517,3 +517,36 @@ def test_a_join_may_be_an_entry() -> None:
     assert [(row["seen"], int(one.epochs[0])) for _, one in leaving for row in listed(leaving)] == [
         (" M1", 8)
     ]
+
+
+@pytest.mark.parametrize("wrong", [ValueError("no"), None], ids=["it raises", "a wrong type"])
+def test_rows_behind_a_fold_go_the_strict_way_again_and_states_do_not(
+    wrong: ValueError | None,
+) -> None:
+    """The fold sees each row once, and whoever fails behind it is to blame."""
+    bench, folded, fails = Bench(), list[int](), True
+
+    def follows(row: Row) -> Row:
+        if fails and row["n"] == 50 and wrong is not None:
+            raise wrong
+        return {**row, "seen": 5} if fails and row["n"] == 50 else row
+
+    def counted(state: int | None, row: Row) -> tuple[int, Row]:
+        folded.append(row["n"])
+        return (state or 0) + 1, row
+
+    fold = replace(process(), function=counted)
+    behind = tuple(OperatorSpec(name, Kind.MAP, ROWS, follows) for name in "MN")
+    edges = (TO_F, TO_M, EdgeSpec(3, "M", "N"), EdgeSpec(4, "N", "output"))
+    script = Script()
+    stage = Stage(StageSpec(1, (fold, *behind), edges), Configuration((fold, *behind)), script)
+    chunk = rows([(1, n) for n in range(100)])
+    with pytest.raises(OperatorError, match="'M' failed on"):
+        list(stage.run_group(fold, TO_F, chunk, KeyGroup("F", bench.store), hashes(chunk)))
+    assert folded == list(range(max(folded) + 1))
+    assert [error.operator for _, error in script.failures] == ["M"]
+    fails = False
+    group = KeyGroup("F", bench.store)
+    made = listed(list(stage.run_group(fold, TO_F, chunk, group, hashes(chunk))))
+    assert [row["n"] for row in made] == list(range(100))
+    assert bench.states() == {1: (0, 100)}

@@ -28,6 +28,7 @@ from fries.plan import Plan
 from fries.runtime.audit import Audit, read
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import GROUP, HASH, OPERATOR, Layout, Result
+from fries.runtime.pacer import Pacer
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import ERRORS, DeadLetters, EdgeSpec, Keying, Kind, OperatorSpec
 from fries.runtime.task import Execution, Task, groups
@@ -545,9 +546,16 @@ def test_a_change_of_the_papers_flows_is_all_or_nothing(
 
 
 MOMENTS = range(0, 90, 6)
-"""Some are in the middle of every stage, however many chunks a machine makes of its rows."""
+"""Some are in the middle of every stage."""
 
 
+@pytest.fixture
+def chunks_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast the machine is."""
+    monkeypatch.setattr(Pacer, "next", lambda _, left, __: min(left, 4))
+
+
+@pytest.mark.usefixtures("chunks_of_four")
 def test_changes_do_come_in_the_middle_of_a_batch() -> None:
     """Else the properties above would say nothing."""
     runs = [played(FRAUD, Change(("FC", "FM", "MC"), 0, moment), [40]) for moment in MOMENTS]
@@ -555,6 +563,7 @@ def test_changes_do_come_in_the_middle_of_a_batch() -> None:
     assert any(cut for _, cut in runs)
 
 
+@pytest.mark.usefixtures("chunks_of_four")
 def test_a_scheduler_that_mixes_versions_is_found_out() -> None:
     changes = [Change(("FC", "MC"), 0, moment) for moment in MOMENTS]
     verdicts = [played(FRAUD, change, [40], "naive")[0] for change in changes]

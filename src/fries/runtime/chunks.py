@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -75,3 +75,14 @@ def concat(chunks: Sequence[Chunk]) -> Chunk:
         np.concatenate([chunk.epochs for chunk in chunks]),
         np.concatenate(txns) if txns else None,
     )
+
+
+def by_mask(chunk: Chunk, bits: int) -> Iterator[tuple[int, Chunk]]:
+    """Rows that get the same version, those of older versions first."""
+    if not bits:
+        yield 0, chunk
+        return
+    masks = chunk.epochs & bits
+    for mask in sorted(map(int, np.unique(masks)), key=int.bit_count):
+        kept = masks == mask
+        yield mask, chunk if kept.all() else chunk.where(kept)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fries.errors import OperatorError
 from fries.failing import shortened
-from fries.runtime.arrow import take
+from fries.runtime.arrow import integers, take
 from fries.runtime.buckets import Key
 from fries.runtime.chunks import Chunk
 from fries.runtime.data import Data
@@ -221,3 +222,16 @@ def _unique(spec: OperatorSpec, keys: list[Key]) -> dict[Key, int]:
         if key is not None and not (isinstance(key, tuple) and None in key):
             found[key] = number
     return found
+
+
+def in_order(operator: OperatorSpec, rows: Chunk, bits: int) -> Chunk:
+    """Rows of older epochs first, and then as the operator wants them."""
+    assert operator.keying is not None
+    ages = np.bitwise_count(rows.epochs & bits).astype(np.int64)
+    if not operator.keying.order_by and not ages.any():
+        return rows
+    columns = [pa.array(ages), *(rows.batch.column(c) for c in operator.keying.order_by)]
+    names = [str(number) for number in range(len(columns))]
+    table = pa.table(columns, names=names)
+    keys: list[tuple[str, Literal["ascending"]]] = [(name, "ascending") for name in names]
+    return rows.take(integers(pc.sort_indices(table, sort_keys=keys).cast(pa.int64())))

@@ -14,97 +14,34 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fries.control.messages import Cut
 from fries.errors import OperatorError
-from fries.runtime.arrow import Integers, integers
-from fries.runtime.chunks import Chunk
+from fries.runtime.arrow import Integers
+from fries.runtime.chunks import Chunk, by_mask
 from fries.runtime.configuration import Configuration
 from fries.runtime.data import Data
-from fries.runtime.dead_letters import DeadLetter, batch_of_letters, parents_of
+from fries.runtime.dead_letters import batch_of_letters, parents_of
 from fries.runtime.functions import Output, never
-from fries.runtime.keyed import join, keys_of, results
+from fries.runtime.keyed import in_order, join, keys_of, results
 from fries.runtime.pacer import Pacer
+from fries.runtime.ports import Blame, Control, Note, Recorder
 from fries.runtime.runs import Fused, Run, runs_of
 from fries.runtime.spec import ERRORS, EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.state import KeyGroup
 
 Branches: TypeAlias = "Integers | None"
 Leaving: TypeAlias = "tuple[EdgeSpec, Chunk]"
+Push: TypeAlias = "Callable[[Chunk], list[Leaving]]"
+Inbox: TypeAlias = "dict[str, list[Chunk]]"
+"""By operator, the rows that it has not processed yet."""
+FOLDS: Final = (Kind.PROCESS, Kind.AGGREGATE)
 Fresh: TypeAlias = "Callable[[pa.RecordBatch], Chunk]"
 """Makes rows that begin transactions of their own."""
-
-
-class Control(Protocol):
-    """What a stage needs of the control channel."""
-
-    @property
-    def hurried(self) -> bool:
-        """Whether a commit is about to come, so that the next look should be soon."""
-
-    @property
-    def pressed(self) -> bool:
-        """Whether a change waits for the next poll, so that a chunk should end early."""
-
-    def poll(self) -> None:
-        """Take up what has arrived, and stand back for a moment if that is a change."""
-
-    def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
-        """Note what an operator has done."""
-
-    def took(self, operator: str, change: int, rows: int, older: Iterable[int]) -> None:
-        """Note that rows were taken by the version of a change, or by one older than others."""
-
-    def calling(self, operator: str, change: int) -> None:
-        """A version of an operator is about to be called."""
-
-    def returned(self) -> None:
-        """It has returned."""
-
-    def failed(self, change: int, error: OperatorError) -> None:
-        """It has failed; tell whoever can take it back."""
-
-    def hold(self, operator: str, change: int, stage: int) -> bool:
-        """Wait until its change is taken back; ``True`` if the same rows can be processed again."""
-
-
-class Recorder(Protocol):
-    """Notes data operations, in audit mode."""
-
-    def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
-        """An operator has processed a chunk at some version, from some moment on."""
-
-
-class Blame(NamedTuple):
-    """A failure, and the change that brought the version that failed."""
-
-    error: OperatorError
-    change: int
-
-
-class Note(NamedTuple):
-    """What an operator has done with a chunk, or with some rows of it."""
-
-    operator: str
-    mask: int
-    """Of the rows' epochs, the bits that decide their version."""
-    rows: Chunk
-    given: int
-    """Rows out."""
-    moment: float
-    """When it began, seconds since 1970."""
-    seconds: float
-    change: int = 0
-    """That brought the version."""
-    older: Sequence[int] = ()
-    """The changes in transition that these rows do not have."""
-    letters: tuple[DeadLetter, ...] = ()
-    """Rows that failed, where they may."""
 
 
 class Stage:
@@ -174,7 +111,7 @@ class Stage:
 
     def run(self, edge: EdgeSpec, rows: Chunk) -> Iterator[Leaving]:
         """Push rows that came over an edge through the stage; what leaves it comes out."""
-        yield from self._paced(rows, partial(self._push, edge))
+        yield from self._paced(rows, partial(self._push, edge), self._group is None)
 
     def run_group(
         self, operator: OperatorSpec, edge: EdgeSpec, rows: Chunk, group: KeyGroup, hashes: Integers
@@ -189,7 +126,9 @@ class Stage:
         self._group, self._versions = group, {}
         with self._blaming(0):
             group.load(keys_of(operator.keying.columns, rows.batch), hashes)
-        yield from self.run(edge, self._in_order(operator, rows))
+        yield from self.run(
+            edge, in_order(operator, rows, self._configuration.bits_of(operator.name))
+        )
         if operator.kind is Kind.AGGREGATE:
             yield from self._results(operator, group)
         self._control.calling(operator.name, group.writer)  # it pickles and unpickles their objects
@@ -212,11 +151,12 @@ class Stage:
         taken = sum(map(len, halves))
         self._rows += taken  # so that a cut between halves and pairs is like no other
         self._control.count(operator.name, taken, len(pairs), time.perf_counter() - began)
-        yield from self._paced(pairs, partial(self._onward, operator))
+        yield from self._paced(pairs, partial(self._onward, operator), True)
 
-    def _paced(self, rows: Chunk, push: Callable[[Chunk], list[Leaving]]) -> Iterator[Leaving]:
+    def _paced(self, rows: Chunk, push: Push, pure: bool) -> Iterator[Leaving]:
         """Rows in chunks that take a few milliseconds each, with a poll before each.
 
+        Pure: no states are changed, so a chunk can be pushed a second time.
         Nothing of a chunk leaves, and nothing of it is noted, before it was pushed through whole.
         """
         start = 0
@@ -225,7 +165,7 @@ class Stage:
             self._note_cut()
             chunk = rows.slice(start, self._size(len(rows) - start))
             began = time.perf_counter()
-            leaving = self._pushed(chunk, push)
+            leaving = self._pushed(chunk, push, pure)
             self._strict = True
             self._account()
             self._pacer.measured(self._taken, time.perf_counter() - began)
@@ -233,7 +173,7 @@ class Stage:
             self._rows += self._taken
             yield from leaving
 
-    def _pushed(self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]) -> list[Leaving]:
+    def _pushed(self, chunk: Chunk, push: Push, pure: bool) -> list[Leaving]:
         """What leaves of a chunk. If a version fails that can be taken back, it is processed again.
 
         Nothing of the chunk has left the stage: so the versions before may have it, all of it.
@@ -244,34 +184,27 @@ class Stage:
                 self._group.begin()
             self._failure = None
             try:
-                leaving = self._quickly(chunk, push)
-                return self._strictly(chunk, push) if leaving is None else leaving
+                if pure and (quick := self._quickly(chunk, push)) is not None:
+                    return quick
+                return self._strictly(chunk, push)
             except OperatorError:
                 if not (may_go_again and self._goes_again()):
                     raise
             self._note_cut()
 
-    def _quickly(
-        self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]
-    ) -> list[Leaving] | None:
+    def _quickly(self, chunk: Chunk, push: Push) -> list[Leaving] | None:
         """A chunk through the stage, with as few conversions as its rows need.
 
-        ``None``: something is wrong, and has to be told in the strict way; or the chunk changes
-        states, and can be pushed only once.
+        ``None``: something is wrong, and has to be told in the strict way.
         """
-        if self._group is not None:
-            return None
         self._begin(chunk, strict=False)
         try:
-            leaving = push(chunk)
-            for _, made in leaving:
-                made.batch  # noqa: B018 - as Arrow, while what does not fit can be told
+            return _as_arrow(push(chunk))
         except Exception:  # whatever it is, and whoever is to blame: that is found out then
             self._control.returned()
             return None
-        return leaving
 
-    def _strictly(self, chunk: Chunk, push: Callable[[Chunk], list[Leaving]]) -> list[Leaving]:
+    def _strictly(self, chunk: Chunk, push: Push) -> list[Leaving]:
         """A chunk through the stage: what every operator gives is converted to Arrow at once."""
         self._begin(chunk, strict=True)
         return push(chunk)
@@ -321,7 +254,7 @@ class Stage:
         for one in passed:
             rows = rows.stamped(self._configuration.stamp_on(one.number))
         self._entry = last.target
-        inbox: dict[str, list[Chunk]] = defaultdict(list)
+        inbox: Inbox = defaultdict(list)
         leaving: list[Leaving] = []
         self._send(last, rows, inbox, leaving)
         self._through(inbox, leaving)
@@ -332,7 +265,7 @@ class Stage:
 
     def _onward(self, operator: OperatorSpec, made: Chunk) -> list[Leaving]:
         """One chunk from the output of an operator on."""
-        inbox: dict[str, list[Chunk]] = defaultdict(list)
+        inbox: Inbox = defaultdict(list)
         leaving: list[Leaving] = []
         for out in self._outputs[operator.name]:
             if out.branch != ERRORS:
@@ -350,25 +283,52 @@ class Stage:
             way += outputs
         return tuple(way)
 
-    def _through(self, inbox: dict[str, list[Chunk]], leaving: list[Leaving]) -> list[Leaving]:
-        for operator in self._operators:
-            for arrived in inbox.pop(operator.name, ()):
-                last, results = self._results_of(operator, arrived)
-                outputs = self._outputs[last]
-                for made, branches in results:
-                    made.data.shared = made.data.shared or len(outputs) > 1
-                    for out in outputs:
-                        if branches is not None:
-                            self._send(out, made.where(branches == out.branch), inbox, leaving)
-                        elif out.branch != ERRORS:
-                            self._send(out, made, inbox, leaving)
+    def _through(self, inbox: Inbox, leaving: list[Leaving]) -> list[Leaving]:
+        for place, operator in enumerate(self._operators, 1):
+            if operator.kind in FOLDS and operator.name in inbox:
+                self._process(operator, inbox, leaving)
+                return self._behind(self._operators[place:], inbox, leaving)
+            self._process(operator, inbox, leaving)
         return leaving
+
+    def _behind(
+        self, operators: Sequence[OperatorSpec], inbox: Inbox, leaving: list[Leaving]
+    ) -> list[Leaving]:
+        """What follows a keyed operator changes no states: quickly, and strictly if that fails."""
+        notes, left = list(self._notes), len(leaving)
+        waiting = {name: list(chunks) for name, chunks in inbox.items()}
+        self._strict = False
+        try:
+            for operator in operators:
+                self._process(operator, inbox, leaving)
+            return _as_arrow(leaving)
+        except Exception:  # as above
+            self._control.returned()
+        del leaving[left:]
+        self._strict, self._notes, self._misfits = True, notes, {}
+        inbox = defaultdict(list, waiting)
+        for operator in operators:
+            self._process(operator, inbox, leaving)
+        return leaving
+
+    def _process(self, operator: OperatorSpec, inbox: Inbox, leaving: list[Leaving]) -> None:
+        """Let an operator process all that it has got, or the run that it begins."""
+        for arrived in inbox.pop(operator.name, ()):
+            last, results = self._results_of(operator, arrived)
+            outputs = self._outputs[last]
+            for made, branches in results:
+                made.data.shared = made.data.shared or len(outputs) > 1
+                for out in outputs:
+                    if branches is not None:
+                        self._send(out, made.where(branches == out.branch), inbox, leaving)
+                    elif out.branch != ERRORS:
+                        self._send(out, made, inbox, leaving)
 
     def _send(
         self,
         edge: EdgeSpec,
         chunk: Chunk,
-        inbox: dict[str, list[Chunk]],
+        inbox: Inbox,
         leaving: list[Leaving],
     ) -> None:
         """Hand rows over an edge: stamp them where it enters a component of a change."""
@@ -413,7 +373,7 @@ class Stage:
     def _apply(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let an operator process rows, each by the version that its epoch asks for."""
         bits = self._configuration.bits_of(operator.name)
-        parts = list(_by_mask(chunk, bits))
+        parts = list(by_mask(chunk, bits))
         entering = operator.name == self._entry and len(parts) == 1
         for mask, offered in parts:
             began, moment = time.perf_counter(), time.time()
@@ -517,19 +477,6 @@ class Stage:
     def _interrupted(self) -> bool:
         return self._control.pressed
 
-    def _in_order(self, operator: OperatorSpec, rows: Chunk) -> Chunk:
-        """Rows of older epochs first, and then as the operator wants them."""
-        assert operator.keying is not None
-        bits = self._configuration.bits_of(operator.name)
-        ages = np.bitwise_count(rows.epochs & bits).astype(np.int64)
-        if not operator.keying.order_by and not ages.any():
-            return rows
-        columns = [pa.array(ages), *(rows.batch.column(c) for c in operator.keying.order_by)]
-        names = [str(number) for number in range(len(columns))]
-        table = pa.table(columns, names=names)
-        keys: list[tuple[str, Literal["ascending"]]] = [(name, "ascending") for name in names]
-        return rows.take(integers(pc.sort_indices(table, sort_keys=keys).cast(pa.int64())))
-
     def _results(self, operator: OperatorSpec, group: KeyGroup) -> Iterator[Leaving]:
         """What an aggregate gives at the end: each key by the version that it came to."""
         by_version: dict[int, dict[object, object]] = defaultdict(dict)
@@ -542,15 +489,11 @@ class Stage:
                 made = self._fresh(results(spec, states))
             self._control.returned()
             self._control.count(operator.name, 0, len(made), 0.0)
-            yield from self._paced(made, partial(self._onward, operator))
+            yield from self._paced(made, partial(self._onward, operator), True)
 
 
-def _by_mask(chunk: Chunk, bits: int) -> Iterator[tuple[int, Chunk]]:
-    """Rows that get the same version, those of older versions first."""
-    if not bits:
-        yield 0, chunk
-        return
-    masks = chunk.epochs & bits
-    for mask in sorted(map(int, np.unique(masks)), key=int.bit_count):
-        kept = masks == mask
-        yield mask, chunk if kept.all() else chunk.where(kept)
+def _as_arrow(leaving: list[Leaving]) -> list[Leaving]:
+    """Rows that leave are converted while what does not fit can be told."""
+    for _, made in leaving:
+        made.batch  # noqa: B018
+    return leaving

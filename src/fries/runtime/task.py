@@ -29,8 +29,9 @@ from fries.runtime.buckets import Dumps
 from fries.runtime.chunks import Chunk, concat
 from fries.runtime.configuration import Configuration
 from fries.runtime.layout import Layout
+from fries.runtime.ports import Control
 from fries.runtime.spec import GROUPED, EdgeSpec, Kind, OperatorSpec
-from fries.runtime.stage import Control, Leaving, Stage
+from fries.runtime.stage import Leaving, Stage
 from fries.runtime.state import KeyGroup, Store
 from fries.stages import PhysicalStage
 
