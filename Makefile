@@ -46,6 +46,7 @@ bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
 	$(BIN)/python -m benchmarks.core
 
 bench-pace: $(STAMP) java  ## throughput of flows against plain Spark by cost of a call, chains, wide rows
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group pace
 	$(BIN)/python -m benchmarks.pace
 
 bench-engine: $(STAMP) java  ## delay of changes and cost of flows on a local Spark

@@ -2,7 +2,8 @@
 
 ``make bench-pace`` runs all parts; ``python -m benchmarks.pace chains`` one. A flow and plain Spark
 take turns in one session, on one partition. Seconds are those of the best of some rounds, CPU
-time is that of all processes in it. A JSON record and a table are kept in ``docs/results/pace/``.
+time is that of all processes in it. A JSON record and a table are kept in ``docs/results/pace/``;
+parts that are run again take the place of those in it, and each names its commit and date.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.pace_shapes import CHAINS, Shape, costs, models, wide
 from benchmarks.spark import drain, session, wait_until
 from benchmarks.throughput import own_workers
+from fries.experiments.machine import machine
 from fries.flow import Flow
 
 OUT: Final = Path("docs/results/pace")
@@ -55,7 +58,9 @@ def main() -> None:
     """Run everything, or the parts that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all if none")
-    parser.add_argument("--only", default="", help="only shapes whose names have this text")
+    parser.add_argument(
+        "--only", default="", help="only shapes whose names have this text; nothing is kept"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     chosen = arguments.parts or list(PARTS)
@@ -74,7 +79,8 @@ def main() -> None:
             if arguments.only in shape.name:
                 found.append(measured(spark, part, shape, arguments.rounds))
                 print(_line(found[-1]), flush=True)
-        _keep(part, found)
+        if not arguments.only:
+            _keep(part, found)
     spark.stop()
 
 
@@ -164,16 +170,26 @@ def _line(one: Pace) -> str:
 
 
 def _keep(part: str, found: list[Pace]) -> None:
-    """Write the record and its table; parts and shapes that were not run keep what they had."""
+    """Put a part into the record, and write its table again."""
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / "pace.json"
     kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
-    kept.setdefault(part, {}).update({one.shape: asdict(one) for one in found})
+    day = datetime.now(UTC).date().isoformat()
+    kept[part] = {"day": day, "machine": machine(), "shapes": [asdict(one) for one in found]}
     path.write_text(json.dumps(kept, indent=2) + "\n")
-    lines = ["# The pace of flows", "", __doc__.strip().replace("\n\n", "\n\n"), ""]
-    for name, shapes in kept.items():
-        lines += [f"## {name}", "", *_HEAD, *(_line(Pace(**one)) for one in shapes.values()), ""]
+    lines = ["# The pace of flows", "", __doc__.strip(), ""]
+    for name in (one for one in PARTS if one in kept):
+        shapes = [_line(Pace(**one)) for one in kept[name]["shapes"]]
+        lines += [f"## {name}", "", _where(kept[name]), "", *_HEAD, *shapes, ""]
     (OUT / "README.md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+def _where(part: dict[str, Any]) -> str:
+    made = part["machine"]
+    return (
+        f"Measured on {part['day']} on {made['cpu']}, {made['cores']} cores, Spark "
+        f"{made['spark']}, Python {made['python']}, at commit {made['commit']}."
+    )
 
 
 _HEAD: Final = (
