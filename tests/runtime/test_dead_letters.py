@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from fries.errors import OperatorError, StateError
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
-from fries.runtime.dead_letters import COLUMNS, LEAST, MOST_MESSAGE, MOST_ROW
+from fries.runtime.dead_letters import (
+    COLUMNS,
+    LEAST,
+    MOST_MESSAGE,
+    MOST_ROW,
+    DeadLetter,
+    FailingShare,
+)
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import (
     DROP,
@@ -314,6 +321,36 @@ def test_a_function_over_batches_is_called_again_on_halves_only_when_it_fails() 
     assert len(sizes) <= 1 + 2 * 6
 
 
+BATCHES = sorted(name for name, one in STATELESS.items() if one[1] is not Style.ROW)
+
+
+@given(
+    st.sampled_from(BATCHES), st.integers(0, 9), st.sets(st.integers(0, 12)),
+    st.lists(st.booleans(), max_size=40),
+)  # fmt: skip
+@settings(deadline=None, max_examples=150)
+def test_no_row_is_lost_where_a_call_fails_for_no_row(
+    name: str, most: int, failing: set[int], bad: list[bool]
+) -> None:
+    """A bulk call that takes few rows at once, or that fails now and then: its halves go on."""
+    calls: list[int] = []
+    _, _, function, healthy = STATELESS[name]
+
+    def unsure(given: Any) -> Any:  # noqa: ANN401
+        calls.append(len(given))
+        if len(given) > 1 and (len(given) > most or len(calls) in failing):
+            raise Rejected("too much at once")
+        return function(given)
+
+    chunk = rows(bad)
+    came = chunk.batch.to_pylist()
+    made = ran(replace(spec_of(name), function=unsure), chunk)
+    expected = [(n, row) for n in range(len(bad)) if not bad[n] for row in healthy(came[n])]
+    assert sorted(made.over(OUT, OTHER), key=str) == sorted(expected, key=str)
+    assert sorted(n for n, _ in made.over(LETTERS)) == [n for n, one in enumerate(bad) if one]
+    assert set(made.notes.met) == set(range(len(bad)))
+
+
 def test_rows_of_a_chunk_that_is_pushed_twice_are_counted_once() -> None:
     """An operator behind fails when it is called for the first time, in the quick way."""
     met: list[int] = []
@@ -367,6 +404,19 @@ def test_few_rows_are_never_too_many() -> None:
     assert len(ran(spec, rows([True] * LEAST)).over(LETTERS)) == LEAST
     with pytest.raises(OperatorError, match="'F' failed"):
         ran(spec, rows([True] * (LEAST + 1)))
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.001, 0.004, 0.01, 0.1])
+def test_any_limit_is_kept_in_the_long_run(limit: float) -> None:
+    """Twice as many failing rows as it allows, evenly; half as many."""
+    rule, share = DeadLetters("rejected", limit=limit), FailingShare()
+    letter = DeadLetter(0, {}, "Rejected", "")
+    every = round(1 / (2 * limit or 0.005))
+    with pytest.raises(OperatorError, match=f"a limit of {100 * limit:g}%"):
+        for _ in range(10_000):
+            share.note("F", 7, rule, every, [letter])
+    for _ in range(10_000 if limit else LEAST):
+        share.note("F", 8, rule, 4 * every, [letter])
 
 
 def test_a_version_that_begins_to_fail_after_many_good_rows_is_found_out() -> None:

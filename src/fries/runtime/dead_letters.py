@@ -8,6 +8,7 @@ its epoch along, like any other row.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +34,8 @@ MOST_MESSAGE: Final = 1_000
 MOST_ROW: Final = 10_000
 """Characters of a row."""
 WINDOW: Final = 1_000
-"""Rows after which older ones count half: a version that begins to fail is found out soon."""
+"""Rows after which older ones count half: a version that begins to fail is found out soon. More
+where the limit is low, so that more than :data:`LEAST` rows are counted at once."""
 LEAST: Final = 10
 """Failing rows that a version may have whatever their share: one of two rows is no half."""
 
@@ -77,6 +79,10 @@ def plain(text: str, most: int = MOST_MESSAGE) -> str:
     return text[:most].encode(errors="backslashreplace").decode()[:most]
 
 
+def _window(rule: DeadLetters) -> float:
+    return max(WINDOW, LEAST / rule.limit) if rule.limit else math.inf
+
+
 class FailingShare:
     """How many rows of each version have failed of late, in one worker."""
 
@@ -99,7 +105,7 @@ class FailingShare:
                 del self._counts[older]
         before = self._counts.get(key, (0.0, 0.0))
         taken, bad = before[0] + rows, before[1] + failed
-        while taken > 2 * WINDOW:
+        while taken > 2 * _window(rule):
             taken, bad = taken / 2, bad / 2
         self._counts[key] = taken, bad
         if failed and bad > LEAST and bad > rule.limit * taken:
@@ -107,7 +113,7 @@ class FailingShare:
             raise OperatorError(
                 operator,
                 f"it failed on {bad:.0f} of its last {taken:.0f} rows in a worker, with a limit of "
-                f"{rule.limit:.0%}; the last one: {letters[-1].kind}: "
+                f"{100 * rule.limit:g}%; the last one: {letters[-1].kind}: "
                 f"{letters[-1].message}",
                 as_json(letters[-1].row)[:MOST_MESSAGE],
             )

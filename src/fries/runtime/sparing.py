@@ -173,7 +173,7 @@ _STEPS: dict[Kind, Callable[[OperatorSpec, Function], Step]] = {
 
 
 def _by_halves(spec: OperatorSpec, call: Call) -> Call:
-    def whole(
+    def spare(
         rows: pa.RecordBatch | Data,
         interrupted: Interrupted,  # noqa: ARG001
         strict: bool = True,  # noqa: ARG001
@@ -197,9 +197,10 @@ def _by_halves(spec: OperatorSpec, call: Call) -> Call:
                     continue
                 half = count // 2
                 waiting += [(start + half, count - half), (start, half)]
-        return _together(spec, batch, made, letters) if letters else made[0][1]
+        whole = len(made) == 1 and not letters
+        return made[0][1] if whole else _together(spec, batch, made, letters)
 
-    return whole
+    return spare
 
 
 def _together(
