@@ -14,11 +14,11 @@ Fits: TypeAlias = "Callable[[Applied, frozenset[int]], bool]"
 """Whether the columns of a change fit without some others."""
 
 
-def built_on(versions: Versions, applied: Applied, fits: Fits) -> dict[int, str]:
-    """Later changes that cannot stand without one that is taken back, and why."""
+def built_on(applied: Applied, candidates: Iterable[Applied], fits: Fits) -> dict[int, str]:
+    """Of some later changes, those that cannot stand without one that is taken back, and why."""
     reasons: dict[int, str] = {}
     gone = [applied]
-    for later in versions.after(applied.change.number):
+    for later in candidates:
         shared = {name: one for one in gone for name in one.specs if name in later.specs}
         without = frozenset(one.change.number for one in gone)
         if shared:

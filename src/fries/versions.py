@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from fries.control.changes import Change
@@ -15,9 +16,12 @@ from fries.updates import Revision
 
 TAKEN_BACK = (Phase.ABORTED, Phase.ROLLED_BACK)
 UNDECIDED = (Phase.QUEUED, Phase.PREPARING)
-MOST_CHAINED: Final = 3
-"""Changes of an operator that can still be taken back one after the other. Each keeps its functions
-in the driver, models and all."""
+MOST_CHAINED: Final = 16
+"""Changes of an operator that can still be taken back one after the other."""
+LEAST_CHAINED: Final = 3
+"""So many of them whatever their size: the driver keeps their functions, models and all."""
+MOST_CHAINED_BYTES: Final = 256 * 1024 * 1024
+"""Of all together, as far as those that may be fewer do not need more."""
 
 
 class Kept(NamedTuple):
@@ -50,6 +54,8 @@ class Applied:
     """What brings a state back, for an undo."""
     kept: Mapping[str, Kept]
     """What it brought, as it was sent."""
+    size: int = 0
+    """Bytes of its functions, pickled."""
 
     @property
     def decided(self) -> bool:
@@ -59,7 +65,14 @@ class Applied:
     def inverted(self) -> dict[str, Revision]:
         """The updates that take it back; refused where a state could not follow."""
         made = {}
-        for name, old in self.before.items():
+        for name in self.specs:
+            old = self.before.get(name)
+            if old is None:
+                raise UpdateRefusedError(
+                    name,
+                    f"the log no longer has the version from before change {self.change.number}; "
+                    "update it to a version that you have",
+                )
             migrate, inverse = self.migrations.get(name), self.inverses.get(name)
             if migrate is not None and inverse is None:
                 raise UpdateRefusedError(
@@ -94,10 +107,16 @@ class Versions:
         """By operator, the change that brought its newest version of those that are done."""
         self._chains: dict[str, tuple[Applied, ...]] = dict.fromkeys(self.built, ())
         """By operator, the last changes that are done and not undone, oldest first."""
+        self._unknown: set[str] = set()
+        """Operators of whose newest version here the log has forgotten the functions."""
 
     def add(self, applied: Applied) -> None:
         """A change was requested."""
         self._waiting.append(applied)
+
+    def skip(self, names: Iterable[str]) -> None:
+        """A change of some operators is done, but nobody knows its functions any more."""
+        self._unknown.update(names)
 
     def current(
         self,
@@ -108,7 +127,7 @@ class Versions:
         """The newest version of each operator, in topological order.
 
         Changes that took effect in batches up to ``finished`` cannot be taken back any more:
-        what they replaced is forgotten. ``without`` leaves some of the others out.
+        what they replaced is forgotten. ``without`` leaves some out.
         """
         while self._waiting and _is_settled(self._waiting[0].change, finished):
             self._settle(self._waiting.pop(0))
@@ -117,7 +136,17 @@ class Versions:
         for applied in self._waiting:
             if applied.change.phase not in unwanted and applied.change.number not in without:
                 specs.update(applied.specs)
+        if without:
+            specs.update(self._uncovered(without))
         return specs
+
+    def _uncovered(self, without: frozenset[int]) -> Iterator[tuple[str, OperatorSpec]]:
+        """The versions that are in force again if the newest ones are left out."""
+        for name, chain in self._in_force().items():
+            gone = list(takewhile(lambda one: one.change.number in without, reversed(chain)))
+            before = self._with_before(gone[-1]).before if gone else {}
+            if name in before:
+                yield name, before[name]
 
     def after(self, number: int) -> list[Applied]:
         """Changes after one that were requested and not taken back, oldest first."""
@@ -156,6 +185,26 @@ class Versions:
         tops = {id(chain[-1]): chain[-1] for chain in self._in_force().values() if chain}
         return sorted(tops.values(), key=lambda applied: -applied.change.number)
 
+    def later(self, number: int) -> list[Applied]:
+        """Changes after one that happened and are not undone, oldest first."""
+        chained = {id(one): one for chain in self._in_force().values() for one in chain}
+        found = (one for one in chained.values() if one.change.number > number)
+        return [self._with_before(one) for one in sorted(found, key=lambda one: one.change.number)]
+
+    def culprit(self, number: int, operator: str) -> Applied | None:
+        """The change that brought the version that has failed, by what the worker knows.
+
+        An undo that nobody asked for brings none: it uncovers an older one.
+        """
+        applied = self.find(number)
+        if applied is None or not applied.change.order.automatic:
+            return applied
+        newest = self.newest(operator)
+        if newest is None or newest.change.number != number:
+            return None  # something has taken its place meanwhile
+        chain = self._in_force()[operator]
+        return self._with_before(chain[-1]) if chain else None
+
     def is_in_force(self, name: str, number: int) -> bool:
         """Whether rows get what a change brought: those after it, if any, are undone."""
         chain = self._in_force()[name]
@@ -175,26 +224,33 @@ class Versions:
         known = (*self._waiting, *self._last.values(), *chained)
         found = (applied for applied in known if applied.change.number == number)
         applied = next((one for one in found if not one.change.taken_back), None)
-        return self._with_before(applied) if applied in self._waiting else applied
+        return None if applied is None else self._with_before(applied)
 
     def _with_before(self, applied: Applied) -> Applied:
         """A change with what was there before it: of those before it some may have been aborted."""
-        before = {name: self._specs[name] for name in applied.specs}
+        if applied not in self._waiting:
+            return applied
+        before = self._known(applied)
         for older in self._waiting[: self._waiting.index(applied)]:
             if older.decided and not older.change.taken_back:
-                before.update({name: spec for name, spec in older.specs.items() if name in before})
+                shared = older.specs.keys() & applied.specs.keys()
+                before.update({name: older.specs[name] for name in shared})
         return replace(applied, before=before)
+
+    def _known(self, applied: Applied) -> dict[str, OperatorSpec]:
+        return {name: self._specs[name] for name in applied.specs if name not in self._unknown}
 
     def _settle(self, applied: Applied) -> None:
         if applied.change.phase is Phase.DONE:
-            applied = replace(applied, before={name: self._specs[name] for name in applied.specs})
+            applied = replace(applied, before=self._known(applied))
+            self._unknown.difference_update(applied.specs)
             self._specs.update(applied.specs)
             for name in applied.specs:
                 self._kept.pop(name, None)
             self._kept.update(applied.kept)
             self._last.update(dict.fromkeys(applied.specs, applied))
             for name in applied.specs:
-                self._chains[name] = _chained(self._chains[name], applied)[-MOST_CHAINED:]
+                self._chains[name] = _bounded(_chained(self._chains[name], applied))
 
 
 def _chained(chain: tuple[Applied, ...], applied: Applied) -> tuple[Applied, ...]:
@@ -203,6 +259,13 @@ def _chained(chain: tuple[Applied, ...], applied: Applied) -> tuple[Applied, ...
     if undoes and chain and chain[-1].change.number == undoes:
         return chain[:-1]
     return (*chain, applied)
+
+
+def _bounded(chain: tuple[Applied, ...]) -> tuple[Applied, ...]:
+    """The newest changes of an operator, as many as the driver keeps."""
+    sizes = accumulate(applied.size for applied in reversed(chain))
+    fitting = sum(1 for size in sizes if size <= MOST_CHAINED_BYTES)
+    return chain[-min(MOST_CHAINED, max(LEAST_CHAINED, fitting)) :]
 
 
 def _as_it_is(state: object) -> object:

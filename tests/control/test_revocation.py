@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fries.control.base import LOGGED
 from fries.control.changes import Change
 from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
@@ -237,15 +238,16 @@ def test_functions_are_forgotten_when_another_change_has_replaced_them_for_good(
     assert engine.parts == {2: [], 3: [b"3"]}, "of the first only the number is left"
 
 
-def test_the_log_keeps_one_version_more_for_an_undo(site: Site) -> None:
-    replaced_in_turn(site, 4)
-    until(lambda: sizes(site) == {1: 0, 2: 0, 3: 2, 4: 2})
+def test_the_log_keeps_some_versions_more_for_undos(site: Site) -> None:
+    replaced_in_turn(site, LOGGED + 2)
+    kept = dict.fromkeys(range(3, LOGGED + 3), 2)
+    until(lambda: sizes(site) == {1: 0, 2: 0, **kept})
     shrunk = [name for name, _ in site.files.written].count("00000001.intent") - 1
     assert shrunk == 1, "once is enough"
     (first, *_) = Log(site.files, SHAPE).changes
     assert first.intent is not None
     assert first.intent.residue == b"migrations"
-    assert happened(site.files) == [1, 2, 3, 4]
+    assert happened(site.files) == list(range(1, LOGGED + 3))
 
 
 def test_functions_stay_while_the_change_that_replaced_them_may_be_revoked(site: Site) -> None:
@@ -279,3 +281,19 @@ def test_what_was_rolled_back_keeps_no_functions_in_memory(site: Site) -> None:
     change = site.change(client, replace(model(b"one"), residue=b""))
     assert site.revoke(1, "it raised")
     assert (change.order.payload, change.order.buffers) == (b"", ())
+
+
+def test_what_was_replaced_for_good_is_not_revoked_nor_is_what_came_after_it(site: Site) -> None:
+    """Else the undos of later changes would be dropped, and what they took back be in force."""
+    client = running(site, 1)
+    for number in (1, 2, 3, 4):
+        site.change(client, model(b"%d" % number))
+        client.ended(met(number, number))
+        client.begin(number + 1, 0, 0)
+    client.ended(Ended(5, 0, 0, {}))
+    site.server.rest(5)
+    site.server.cut()
+    undo = site.change(client, replace(model(b"3"), automatic=True, undoes=4))
+    assert not site.server.revoke({2: "suspected", undo.number: "it was made as of change 2"})
+    assert undo.phase is not Phase.ROLLED_BACK
+    assert [one.phase for one in site.server.history()[:4]] == [Phase.DONE] * 4

@@ -412,11 +412,14 @@ def test_any_limit_is_kept_in_the_long_run(limit: float) -> None:
     rule, share = DeadLetters("rejected", limit=limit), FailingShare()
     letter = DeadLetter(0, {}, "Rejected", "")
     every = round(1 / (2 * limit or 0.005))
+
+    def meet(change: int, rows: int, times: int) -> None:
+        for _ in range(times):
+            share.note("F", change, rule, rows, [letter])
+
     with pytest.raises(OperatorError, match=f"a limit of {100 * limit:g}%"):
-        for _ in range(10_000):
-            share.note("F", 7, rule, every, [letter])
-    for _ in range(10_000 if limit else LEAST):
-        share.note("F", 8, rule, 4 * every, [letter])
+        meet(7, every, 10_000)
+    meet(8, 4 * every, 10_000 if limit else LEAST)
 
 
 def test_a_version_that_begins_to_fail_after_many_good_rows_is_found_out() -> None:

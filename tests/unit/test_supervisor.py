@@ -105,7 +105,7 @@ class FakeEngine:
     def rest(self) -> None:
         """Nothing is committed."""
 
-    def is_new(self, number: int, probation: int) -> bool:
+    def is_new(self, number: int, probation: int, operator: str = "") -> bool:  # noqa: ARG002
         """Whether a change is on probation; 0 is none."""
         return number > 0 and self.server.finished - self.since_of.get(number, 0) < probation
 

@@ -30,19 +30,20 @@ def committed(number: int, *names: str) -> Applied:
 
 def test_a_later_change_of_another_operator_stays() -> None:
     bad = committed(1, "F")
-    assert built_on(made(bad, committed(2, "G")), bad, always) == {}
+    assert built_on(bad, made(bad, committed(2, "G")).after(1), always) == {}
 
 
 def test_a_later_change_of_the_same_operator_goes_and_says_why() -> None:
     bad = committed(1, "F", "G")
-    found = built_on(made(bad, committed(2, "G")), bad, always)
+    found = built_on(bad, made(bad, committed(2, "G")).after(1), always)
     reason = "it was made for operator 'G' as of change 1, and change 1 was taken back"
     assert found == {2: reason}
 
 
 def test_what_was_built_on_one_that_goes_goes_too() -> None:
     bad = committed(1, "F")
-    found = built_on(made(bad, committed(2, "F", "G"), committed(3, "G")), bad, always)
+    changes = made(bad, committed(2, "F", "G"), committed(3, "G"))
+    found = built_on(bad, changes.after(1), always)
     assert found.keys() == {2, 3}
     assert found[3].startswith("it was made for operator 'G' as of change 2")
 
@@ -55,7 +56,7 @@ def test_a_change_whose_columns_do_not_fit_alone_goes() -> None:
         asked.append(without)
         return later.change.number == 0
 
-    found = built_on(made(bad, committed(2, "G")), bad, never)
+    found = built_on(bad, made(bad, committed(2, "G")).after(1), never)
     assert found == {2: "its columns do not fit without change 1, and change 1 was taken back"}
     assert asked == [frozenset({1})]
 
@@ -63,7 +64,7 @@ def test_a_change_whose_columns_do_not_fit_alone_goes() -> None:
 def test_earlier_changes_and_those_that_never_happened_do_not_go() -> None:
     bad = committed(2, "F")
     gone = applied(3, named(F, 3), phase=Phase.ABORTED)
-    assert built_on(made(committed(1, "F"), bad, gone), bad, always) == {}
+    assert built_on(bad, made(committed(1, "F"), bad, gone).after(2), always) == {}
 
 
 def test_only_what_is_in_force_can_be_undone() -> None:

@@ -16,7 +16,7 @@ from fries.history import entry_of
 from fries.protocol.controller import Phase
 from fries.runtime.spec import Function, Keying, Kind, OperatorSpec
 from fries.updates import Revision, revised
-from fries.versions import MOST_CHAINED, Applied, Kept, Versions
+from fries.versions import MOST_CHAINED, MOST_CHAINED_BYTES, Applied, Kept, Versions
 
 ROWS = pa.schema({"k": pa.int64()})
 WIDER = pa.schema({"k": pa.int64(), "n": pa.int64()})
@@ -228,6 +228,37 @@ def test_a_change_whose_versions_were_all_replaced_for_good_is_forgotten() -> No
     assert versions.find(2) is not None
 
 
+def test_large_functions_of_fewer_versions_are_kept() -> None:
+    versions = Versions((F,))
+    for number in range(1, 9):
+        made = applied(number, named(F, number), phase=Phase.DONE)
+        versions.add(replace(made, size=MOST_CHAINED_BYTES // 5))
+    versions.current(0)
+    assert [n for n in range(1, 9) if versions.find(n)] == [4, 5, 6, 7, 8]
+    for number in range(9, 13):
+        made = applied(number, named(F, number), phase=Phase.DONE)
+        versions.add(replace(made, size=MOST_CHAINED_BYTES))
+    versions.current(0)
+    assert [n for n in range(1, 13) if versions.find(n)] == [10, 11, 12]
+
+
+def test_a_version_that_the_log_has_forgotten_is_not_taken_for_the_first_one() -> None:
+    versions = Versions((F, G))
+    versions.skip(("F",))
+    versions.add(applied(2, named(F, 2), named(G, 2), phase=Phase.DONE))
+    versions.add(applied(3, named(F, 3), phase=Phase.DONE))
+    for finished in (-1, 0):
+        versions.current(finished)
+        second, third = versions.find(2), versions.find(3)
+        assert second is not None
+        assert third is not None
+        assert third.inverted()["F"].function is original
+        with pytest.raises(
+            UpdateRefusedError, match="no longer has the version from before change"
+        ):
+            second.inverted()
+
+
 # What rows get, and what can be taken back next
 
 
@@ -267,6 +298,52 @@ def test_behind_an_undo_the_version_before_is_in_force_again(finished: int) -> N
     versions.add(undo(4, named(F, 1), of=1))
     versions.current(finished)
     assert in_force(versions) == []
+
+
+def automatic(number: int, *specs: OperatorSpec, of: int) -> Applied:
+    """A rollback."""
+    made = undo(number, *specs, of=of)
+    made.change.order = replace(made.change.order, automatic=True)
+    return made
+
+
+@pytest.mark.parametrize("finished", [-1, 0])
+def test_a_rollback_that_fails_blames_the_version_that_it_has_uncovered(finished: int) -> None:
+    versions = Versions((F, G))
+    for number in (1, 2):
+        versions.add(applied(number, named(F, number), named(G, number), phase=Phase.DONE))
+    versions.add(automatic(3, named(F, 1), named(G, 1), of=2))
+    versions.current(finished)
+
+    def culprit(number: int, operator: str) -> int | None:
+        found = versions.culprit(number, operator)
+        return None if found is None else found.change.number
+
+    assert culprit(1, "F") == 1
+    assert culprit(3, "F") == culprit(3, "G") == 1
+    versions.add(applied(4, named(G, 4), phase=Phase.DONE))
+    versions.current(finished)
+    assert culprit(3, "F") == 1
+    assert culprit(3, "G") is None, "another version has taken its place"
+    versions.add(automatic(5, F, named(G, 4), of=1))
+    versions.current(finished)
+    assert culprit(5, "F") is None, "the flow was built with that one"
+
+
+@pytest.mark.parametrize("finished", [-1, 0])
+def test_later_changes_are_those_that_rows_get(finished: int) -> None:
+    versions = Versions((F, G))
+    versions.add(applied(1, named(F, 11), named(G, 11), phase=Phase.DONE))
+    versions.add(applied(2, named(G, 12), phase=Phase.DONE))
+    versions.add(applied(3, named(G, 13), phase=Phase.DONE))
+    versions.add(undo(4, named(G, 12), of=3))
+    versions.current(finished)
+    (later,) = versions.later(1)
+    assert later.change.number == 2
+    assert later.before["G"].branches == 11
+    without = versions.current(finished, without=frozenset({1, 2}))
+    assert (without["F"], without["G"]) == (F, G)
+    assert versions.current(finished, without=frozenset({2}))["G"].branches == 11
 
 
 def test_an_undo_that_is_undone_is_a_change_like_any_other() -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from fries.control.changes import Change
 from fries.control.register import Register
+
+LOGGED: Final = 4
+"""Versions of an operator whose functions the log keeps: so many but one can be taken back one
+after the other by a driver that was started again."""
 
 
 class Base:
@@ -19,6 +24,8 @@ class Base:
         """By operator, updates that have left no trace: a new worker needs only their number."""
         self._done: list[int] = []
         """All changes that are done, oldest first."""
+        self._logged: dict[int, Change] = {}
+        """Changes that are replaced twice, but the log still has their functions."""
         self._told: dict[str, int] = {}
         """By worker, how many of those it knows."""
 
@@ -50,9 +57,8 @@ class Base:
     def forget(self, changes: Register, finished: int) -> Iterator[Change]:
         """Forget what later changes have replaced for good; gives those replaced twice.
 
-        Of those the log may forget the functions, too: it keeps the version before the last
-        one, for an undo after a restart. A change of a batch that is not ``finished`` may be
-        taken back, so it replaces nothing for good.
+        A change of a batch that is not ``finished`` may be taken back, so it replaces nothing for
+        good.
         """
         replaced: Counter[str] = Counter()
         kept: list[int] = []
@@ -67,7 +73,22 @@ class Base:
             else:
                 kept.append(number)
             if times >= 2:
+                if not change.small_in_log:
+                    self._logged[number] = change
                 yield change
             if change.is_kept(finished):
                 replaced.update(order.targets)
         self._needed = kept[::-1]
+
+    def forget_in_log(self, changes: Register, finished: int) -> Iterator[Change]:
+        """Those whose functions no driver will need, not even for several undos."""
+        every = {number: changes[number] for number in self._needed} | self._logged
+        replaced: Counter[str] = Counter()
+        for number in sorted(every, reverse=True):
+            change = every[number]
+            times = min(replaced[target] for target in change.order.targets)
+            if number in self._logged and times >= LOGGED:
+                change.small_in_log = True
+                yield self._logged.pop(number)
+            if change.is_kept(finished):
+                replaced.update(change.order.targets)

@@ -149,6 +149,10 @@ class Change:
         """Whether it never happened, or no longer has."""
         return self.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
 
+    def takes_back(self, number: int) -> bool:
+        """Whether it was made, by nobody's request, because an earlier one or its undo failed."""
+        return self.order.automatic and self.number > number
+
     def is_kept(self, finished: float) -> bool:
         """Whether a batch with it is among those that Spark has committed."""
         return self.since is not None and self.since <= finished

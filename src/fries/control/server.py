@@ -270,12 +270,14 @@ class ControlServer:
         return self._loop.ask(lambda: self._revoke(reasons))
 
     def _revoke(self, reasons: Mapping[int, str]) -> bool:
+        if any(number not in self._changes for number in reasons):
+            return False  # it was replaced for good, so a batch with it is committed
         found = [c for c in self._changes.whole if c.number in reasons and not c.taken_back]
         happened = [c for c in found if c.phase in HAPPENED]
         if not happened or any(change.is_kept(self.finished) for change in happened):
             return False
         for change in reversed(found):  # so that none of those that wait begins meanwhile
-            reason = reasons[change.number]
+            reason = change.reason if change.failure else reasons[change.number]
             if self._controller.change(change.number) is not None:
                 self._drive(Revoked(change.number, reason))
             else:
@@ -553,11 +555,11 @@ class ControlServer:
     def _forget_functions(self) -> None:
         """Forget what later changes have replaced for good; migrations are kept."""
         for change in self._base.forget(self._changes, self.finished):
-            if self._ledger is not None and not change.small_in_log:
-                change.small_in_log = True
-                self._ledger.shrink(change.number, change.order)
             if not change.order.migrates:
                 self._changes.close(change.number)
+        for change in self._base.forget_in_log(self._changes, self.finished):
+            if self._ledger is not None:
+                self._ledger.shrink(change.number, change.order)
 
     def _release(self) -> None:
         """Let changes that wait for a boundary be committed."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -332,20 +333,21 @@ class Engine:
     def roll_back(self, failed: Failed) -> bool:
         """Take a change back that fails on live rows; the query must have stopped.
 
-        With its whole batch, if that is not committed; else by another change. ``False`` if
-        there is no way back: it was tried before, or the version before it failed, too.
+        With its whole batch, if that is not committed; else by another change. What was built on
+        it goes with it. ``False`` if there is no way back, or that was tried before.
         """
         with self.changing:
-            applied = self._versions.find(failed.change)
-            if applied is None or applied.change.failure or applied.change.order.automatic:
+            applied = self._versions.culprit(failed.change, failed.operator)
+            if applied is None or applied.change.failure:
                 return False
+            number = applied.change.number
+            failed = structs.replace(failed, change=number)
             self.server.blame(failed)
-            later = built_on(self._versions, applied, self._fits_without)
-            if self.server.revoke({failed.change: story(failed), **later}):
+            with_it = built_on(applied, self._versions.after(number), self._fits_without)
+            if self.server.revoke({number: story(failed), **with_it}):
                 applied.change.failed(failed, story(failed), WayBack.REPLAYED)
-            elif not self._undo_failed(applied, failed, WayBack.REPLAYED):
-                return False
-            return True
+                return True
+            return self._undo_failed(applied, failed, WayBack.REPLAYED)
 
     def roll_back_suspect(self, evidence: str, probation: int, failing: frozenset[str]) -> bool:
         """Take the newest version in force back that is on probation, though nobody has blamed it.
@@ -366,9 +368,9 @@ class Engine:
                 if self.is_new(number, probation)
             )
 
-    def is_new(self, number: int, probation: int) -> bool:
+    def is_new(self, number: int, probation: int, operator: str = "") -> bool:
         """Whether a version has been in force for less than so many committed micro-batches."""
-        applied = self._versions.find(number)
+        applied = self._versions.culprit(number, operator)
         if applied is None:
             return False
         since = applied.change.since
@@ -393,14 +395,15 @@ class Engine:
         with self.changing:
             failed = held.failed
             newest = self._versions.newest(failed.operator)
-            if newest is not None and newest.change.order.undoes == failed.change:
+            if newest is not None and newest.change.takes_back(failed.change):
                 return held.worker not in newest.change.switched  # else the undo has not helped
-            applied = self._versions.find(failed.change)
-            if applied is None or applied.change.failure or applied.change.order.automatic:
+            applied = self._versions.culprit(failed.change, failed.operator)
+            if applied is None or applied.change.failure:
                 return False
             part = self._undo_plan(applied).component_of(failed.operator)
             if part is None or self._stages_of(self._flow.entries((part,))) != {held.stage}:
                 return False
+            failed = structs.replace(failed, change=applied.change.number)
             if not self.is_new(failed.change, probation):
                 return False
             return self._undo_failed(applied, failed, WayBack.IN_PLACE)
@@ -412,12 +415,22 @@ class Engine:
         return replace(plan, commit=CommitPoint.NOW)
 
     def _undo_failed(self, applied: Applied, failed: Failed, way: WayBack) -> bool:
-        plan = self._undo_plan(applied)
+        """Take a change back by another one, and before it those that were built on it."""
+        later = self._versions.later(failed.change)
+        why = built_on(applied, later, self._fits_without)
+        if why and way is WayBack.IN_PLACE:
+            return False
+        gone = [one for one in reversed(later) if one.change.number in why]
         try:
-            note = f"rollback of change {failed.change}: {failed.problem}"
-            change = self.undo(plan, failed.change, UNDO_SECONDS, note, automatic=True)
-            if not change.wait(UNDO_SECONDS):
-                return False
+            for one in (*gone, applied):
+                one.inverted()  # refused before anything is undone
+            for one in gone:
+                note = f"change {failed.change} is rolled back: {why[one.change.number]}"
+                self._undo_now(one, note)
+                reason = why[one.change.number]
+                alike = Failed(failed.batch, "", one.change.number, reason, "", "")
+                self.server.record_failure(one.change, alike, reason, way)
+            self._undo_now(applied, f"rollback of change {failed.change}: {failed.problem}")
         except FriesError as error:
             replayed_next = way is WayBack.IN_PLACE
             level = logging.DEBUG if replayed_next else logging.WARNING
@@ -425,6 +438,12 @@ class Engine:
             return False
         self.server.record_failure(applied.change, failed, story(failed), way)
         return True
+
+    def _undo_now(self, applied: Applied, note: str) -> None:
+        plan, number = self._undo_plan(applied), applied.change.number
+        change = self.undo(plan, number, UNDO_SECONDS, note, automatic=True)
+        if not change.wait(UNDO_SECONDS):
+            raise AbortedError(f"it was not in force after {UNDO_SECONDS:.0f} s")
 
     def _check_alone(
         self, plan: Plan, updates: Mapping[str, Revision], new: Mapping[str, OperatorSpec]
@@ -517,7 +536,8 @@ def _applied(
     sent = {name: kept[name].spec(spec) for name, spec in new.items()}
     migrations = {name: one.migrate for name, one in kept.items()}
     inverses = {name: one.inverse for name, one in kept.items()}
-    return Applied(change, sent, old, migrations, inverses, kept)
+    size = len(change.order.payload) + sum(part.nbytes for part in change.order.buffers)
+    return Applied(change, sent, old, migrations, inverses, kept, size)
 
 
 def _finished(query: StreamingQuery) -> float:

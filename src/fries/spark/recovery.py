@@ -69,7 +69,8 @@ def _applied(
         name: replace(spec, label=labels.get(name, "")) for name, spec in shipped.operators.items()
     }
     before = {name: current[name] for name in specs}
-    return Applied(change, specs, before, shipped.migrations, shipped.inverses, {})
+    size = sum(part.nbytes for part in change.order.buffers) + len(change.order.payload)
+    return Applied(change, specs, before, shipped.migrations, shipped.inverses, {}, size)
 
 
 def _names(targets: Iterable[str]) -> str:

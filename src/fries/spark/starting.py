@@ -93,6 +93,7 @@ class Start:
         for one in logged:
             if one.number <= replaces:
                 one.payload = ()
+        self._replaces = replaces
         self._anew = False
         """Whether no version from before fits the plan, so that the log begins anew."""
         try:
@@ -104,7 +105,6 @@ class Start:
             for one in logged:
                 one.payload = ()
             self._stand(logged, program.operators, replace_functions)
-        self.changes = [_restored(one) for one in logged]
 
     def _stand(
         self,
@@ -115,10 +115,14 @@ class Start:
         """See what is in force, and what the code changes of it."""
         program, read = self._program, self._read
         self.versions = Versions(base)
-        for one in logged:
-            change = _restored(one)
-            if change.phase is Phase.DONE and one.payload:
+        self.changes = [_restored(one) for one in logged]
+        for one, change in zip(logged, self.changes, strict=True):
+            if change.phase is not Phase.DONE:
+                continue
+            if one.payload:
                 self._add(one, change, lenient=bool(replace_functions))
+            elif not self._anew and one.number > self._replaces:
+                self.versions.skip(change.order.targets)
         current = self.versions.current(self.finished)
         moved = Migrations()
         if read.founded is not None:
@@ -150,6 +154,7 @@ class Start:
             if not lenient:
                 raise
             logged.payload = ()  # the code replaces it
+            change.shrink()
         else:
             self.versions.add(applied)
 

@@ -193,7 +193,7 @@ class SupervisedQuery:
         for worker, stuck in tuple(self._engine.server.stuck.items()):
             if stuck.seconds < self._policy.patience:
                 continue
-            if self._policy.rollback and self._is_new(stuck.change):
+            if self._policy.rollback and self._is_new(stuck):
                 return stuck
             if worker not in self._warned:
                 self._warned.add(worker)
@@ -264,7 +264,7 @@ class SupervisedQuery:
         """Take one of the changes back that have failed; the last one first."""
         if not self._policy.rollback:
             return False
-        new = {one.change: one for one in reversed(blamed) if self._is_new(one.change)}
+        new = {one.change: one for one in reversed(blamed) if self._is_new(one)}
         return any(self._engine.roll_back(new[number]) for number in sorted(new, reverse=True))
 
     def _take_suspect_back(self, error: Exception) -> bool:
@@ -278,15 +278,15 @@ class SupervisedQuery:
             return False
         blamed = self._blamed()
         evidence = headline(blamed[-1]) if blamed else cause_of(str(error))
-        failing = frozenset(one.operator for one in blamed if self._is_new(one.change))
+        failing = frozenset(one.operator for one in blamed if self._is_new(one))
         if not self._engine.roll_back_suspect(evidence, self._policy.probation, failing):
             return False
         self._restarts = 0
         return True
 
-    def _is_new(self, number: int) -> bool:
+    def _is_new(self, told: Failed | Stuck) -> bool:
         """Whether a version may be to blame, because its change is not long ago."""
-        return self._engine.is_new(number, self._policy.probation)
+        return self._engine.is_new(told.change, self._policy.probation, told.operator)
 
     def _may_restart(self) -> bool:
         """Count the restarts between which no batch was committed."""
