@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +22,89 @@ from tests.spark.streams import FileStream, until
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^ *\2 *$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^ {4,}\S.*\n(?:^ {4}.*\n|^ *\n(?= {4}))*)+", re.MULTILINE)
+LABEL = re.compile(r"^(?:#+ `?|\*\*`)([\w. ]+)", re.MULTILINE)
+DOES = (ast.Call, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.FunctionDef, ast.Import)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^]]+\]\(([\w./-]*)(?:#([\w-]+))?\)")
 RUN = {
     "README.md": 2,
     "concepts.md": 3,
     "quickstart.md": 8,
+    "reference.md": 37,
     "security.md": 1,
-    "survival.md": 2,
+    "survival.md": 3,
     "workloads.md": 1,
 }
 """How many blocks of Python each page has that the tests below run."""
+
+
+Space = dict[str, Any]
+"""What the blocks of a page see and define."""
+
+LANGUAGES = {"python", "sh"}
+"""Of blocks in which Python is run, or there is none."""
+CHECKS: dict[str, Callable[[Space, str], object]] = {
+    "flow.source": lambda page, _: page["payments"].schema.names == ["id", "user", "amount"],
+    "flow.output": lambda page, _: "_output" in page["result"].columns,
+    "flow.select": lambda page, _: page["frame"].columns == ["id", "user", "amount", "n"],
+    "flow.start": lambda page, _: page["query"].isActive,
+    "Watching": lambda _, told: int(told.split()[0]) > 0,
+    "flow.explain": lambda _, told: "flow fraud: 2 stages" in told and "alarms" in told,
+    "flow.plan": lambda _, told: "{[FM], MC}" in told,
+    "flow.reconfigure": lambda page, _: page["change"].number == 1,
+    "flow.history": lambda _, told: re.match(r"1\. .* FM v1 .*, MC v1 .*\(ticket 17\)$", told),
+    "Function": lambda page, _: page["score"](2.0)({"amount": 3.0})["p"] == 6.0,
+    "Update": lambda page, _: page["sums_too"].label == "sums too",
+    "change.wait": lambda page, told: (
+        "change 1 of FM" in told and all(one.new >= 1_000 for one in page["change"].rows.values())
+    ),
+    "change.undo": lambda page, _: page["flow"].versions == {"payments": 0, "FM": 2, "MC": 2},
+    "Supervision": lambda page, _: page["query"].isActive,
+    "Tls": lambda page, _: page["sealed"].name == "sealed",
+    "Plan": lambda _, told: told.startswith("flowchart LR") and "FM" in told,
+    "SCHEDULERS": lambda _, told: told.startswith("epoch: update FM") and "[payments]" in told,
+    "Graph": lambda page, told: page["graph"].order == ("S", "A") and "{[A]}" in told,
+    "Verdict": lambda page, told: page["verdict"].mixed == 0 and told.startswith("serializable"),
+    "TraceBuilder": lambda _, told: "not" in told and "1 of them mixed" in told,
+    "FriesError": lambda _, told: "'FX'" in told and "FM" in told,
+}
+"""What the examples of the reference give and print, by the heading or signature before them."""
+CHECKED_LATER = {
+    "flow.listen",
+    "Stream",
+    *(f"stream.{name}" for name in ("map", "flat_map", "filter", "split", "replicate", "union")),
+    *(f"stream.{name}" for name in ("process", "aggregate", "lookup", "join")),
+    "on_error",
+    "DeadLetters",
+}
+"""By what is printed in the end, or by the rows of the streams."""
+ROWS: dict[str, tuple[str, list[tuple[object, ...]]]] = {
+    "payments_rows": ("id line", [(1, "late night"), (2, "shop"), (3, "")]),
+    "scored_rows": ("id p", [(1, 0.5), (2, 0.5), (3, 0.5)]),
+    "scaled_rows": ("id p", [(1, 1.0), (2, 1.0), (3, 1.0)]),
+    "judged_rows": ("id p", [(1, 0.5), (2, 0.25), (3, 0.5 / 3)]),
+    "rated_rows": ("id amount", [(1, 40.0), (2, 180.0), (3, 20.0)]),
+    "asked_rows": ("id amount", [(1, 40.0), (2, 180.0), (3, 20.0)]),
+    "words_rows": ("word", [("late",), ("night",), ("shop",)]),
+    "large_rows": ("id amount", [(2, 180.0)]),
+    "even_rows": ("id", [(2,)]),
+    "odd_rows": ("id", [(1,), (3,)]),
+    "ratios_rows": ("id p", [(1, 1.0), (2, 0.125)]),
+    "copies_rows": ("id p", [(1, 0.5), (2, 0.5), (3, 0.5)]),
+    "both_rows": ("id", [(1,), (2,), (3,)]),
+    "counted_rows": ("id n", [(1, 1), (2, 2), (3, 1)]),
+    "sums_rows": ("user total", [(7, 220.0), (9, 20.0)]),
+    "named_rows": ("id name", [(1, "Ada"), (2, "Ada"), (3, None)]),
+    "joined_rows": ("id p name", [(1, 0.5, "Ada"), (2, 0.5, "Ada"), (3, 0.5, None)]),
+    "careful_rows": ("id p", [(1, 1.0), (2, 0.125)]),
+    "rejected": (
+        "error_operator error_type",
+        [("careful", "ZeroDivisionError"), ("ratio", "ZeroDivisionError")],
+    ),
+}
+"""What the streams of the reference's batch job have: columns, and their values."""
 
 
 def blocks(page: Path, language: str = "python") -> list[str]:
@@ -43,7 +117,7 @@ def blocks(page: Path, language: str = "python") -> list[str]:
     ]
 
 
-def run(page: Path, number: int | None, space: dict[str, Any]) -> dict[str, Any]:
+def run(page: Path, number: int | None, space: Space) -> Space:
     """Run one block of a page, or all of them as one script; what it has defined."""
     space |= {"fries": fries, "__name__": "__main__"}  # as a script: functions travel by value
     chosen = blocks(page) if number is None else [blocks(page)[number]]
@@ -52,9 +126,67 @@ def run(page: Path, number: int | None, space: dict[str, Any]) -> dict[str, Any]
     return space
 
 
+def escaped(text: str) -> list[str]:
+    """Python of a page that is in no block of Python, and would not be run: code that does a thing.
+
+    Each paragraph of a block counts by itself, so that what is printed below does not hide it.
+    """
+    fenced = [found[4] for found in FENCE.finditer(text) if found[3].strip() not in LANGUAGES]
+    indented = INDENTED.findall(FENCE.sub("", text))
+    parts = [part for block in fenced + indented for part in (block, *re.split(r"\n\s*\n", block))]
+    return [part for part in parts if _is_python(textwrap.dedent(part))]
+
+
+def _is_python(text: str) -> bool:
+    try:
+        parsed = ast.parse(text)
+    except SyntaxError:
+        return text.startswith(">>> ")
+    return any(isinstance(node, DOES) for node in ast.walk(parsed))
+
+
 def test_every_block_of_python_is_run() -> None:
     found = {page.name: len(blocks(page)) for page in PAGES}
     assert {name: count for name, count in found.items() if count} == RUN
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda page: page.parent.name + "/" + page.name,
+)
+def test_all_python_of_a_page_is_in_blocks_of_python(page: Path) -> None:
+    assert escaped(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "So:\n\n    listening = flow.listen(print)\n\nand so on.\n",
+        "- a list:\n\n      flow.stop()\n",
+        "```text\nfrom fries.events import Event\n\ndef page(event: Event) -> None: ...\n```\n",
+        "```\nflow.stop()\n```\n",
+        "~~~py\nflow.stop()\n~~~\n",
+        "    flow.stop()\n\n    flow alarms: 2 stages, one Spark plan\n",
+        "    >>> flow.versions\n    {'score': 1}\n",
+    ],
+)
+def test_python_that_no_test_would_run_is_found(text: str) -> None:
+    assert escaped(f"# A page\n\n{text}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    fries plan W3 J5 J6 J7 J8\n",
+        "    flow scores: 1 stage, one Spark plan\n      sources: payments\n",
+        "```python\nflow.stop()\n```\n",
+        "```sh\nmake=1\n```\n",
+        "```text\nFlow(name: str, groups: int = 64)\n```\n",
+    ],
+)
+def test_what_is_no_python_may_stand_in_any_block(text: str) -> None:
+    assert escaped(f"# A page\n\n{text}") == []
 
 
 def test_the_readme_changes_a_running_query_and_prints_alarms_of_both_versions(
@@ -86,8 +218,8 @@ def test_the_readme_explores_every_interleaving(capsys: pytest.CaptureFixture[st
 
 
 @pytest.fixture
-def quickstart(spark: SparkSession) -> Iterator[dict[str, Any]]:
-    page: dict[str, Any] = {}
+def quickstart(spark: SparkSession) -> Iterator[Space]:
+    page: Space = {}
     yield page
     shutil.rmtree(page.get("folder", ""), ignore_errors=True)
     for name in ("scores", "alarms"):
@@ -95,7 +227,7 @@ def quickstart(spark: SparkSession) -> Iterator[dict[str, Any]]:
 
 
 def test_the_quick_start_runs_and_nothing_is_mixed(
-    spark: SparkSession, quickstart: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, quickstart: Space, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = run(DOCS / "quickstart.md", None, quickstart)
     printed = capsys.readouterr().out
@@ -135,7 +267,7 @@ def test_the_example_of_the_concepts_is_planned_as_shown(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [Row(id=n, customer=n % 3, items=[n % 2, 7]) for n in range(10)]
-    space: dict[str, Any] = {
+    space: Space = {
         "payments_df": spark.createDataFrame(rows, "id long, customer long, items array<long>"),
         "count_customer": lambda state, row: (state + 1, {**row, "n": state + 1}),
         "model": lambda row: {"id": row["id"], "p": row["id"] / 10},
@@ -216,6 +348,57 @@ def test_several_outputs_are_taken_apart_as_the_concepts_say(
         query.stop()
 
 
+@pytest.fixture
+def reference(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Space]:
+    monkeypatch.chdir(tmp_path)
+    for commands in blocks(DOCS / "security.md", "sh"):  # the files of the example with TLS
+        subprocess.run(["sh", "-ec", commands], check=True, capture_output=True)
+    page: Space = {"out": str(tmp_path)}
+    yield page
+    for one in page.values():
+        if isinstance(one, fries.Flow):
+            one.stop()
+    assert page.get("spark", spark) is spark, "the page takes the session that there is"
+
+
+def test_the_examples_of_the_reference_give_what_it_says(
+    reference: Space, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = DOCS / "reference.md"
+    text = page.read_text()
+    printed, labels = "", set()
+    for number, found in enumerate(one for one in BLOCK.finditer(text) if one[1] == "python"):
+        label = LABEL.findall(text, 0, found.start())[-1]
+        labels.add(label)
+        run(page, number, reference)
+        told = capsys.readouterr().out
+        printed += told
+        if label in CHECKS:
+            holds = CHECKS[label](reference, told)
+            assert holds, f"{label} prints {told}"
+    assert labels == {*CHECKS, *CHECKED_LATER}, "every example has a check, and every check one"
+    until(lambda: reference["change"].state == "done")
+    printed += capsys.readouterr().out
+    assert "change 2 of" in printed, "the listener was told of the undo"
+    _check_streams(reference)
+
+
+def _check_streams(page: Space) -> None:
+    """Run the flow that the examples of streams have built, and compare what each stream has."""
+    streams = {
+        f"{name}_rows": one
+        for name, one in page.items()
+        if isinstance(one, fries.Stream) and one.flow is page["shop"]
+    }
+    rows = page["shop"].output(**streams).collect()
+    assert {*streams, "rejected"} == set(ROWS)
+    for name, (columns, expected) in ROWS.items():
+        found = [tuple(row[one] for one in columns.split()) for row in rows if row._output == name]
+        assert sorted(found) == expected, name
+
+
 def test_survival_s_change_is_undone_and_told(
     sums: Callable[[str, str], Sums], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,11 +420,47 @@ def test_survival_s_change_is_undone_and_told(
     assert space["change"].state in IN_PLACE
 
 
+def test_a_failure_is_logged_and_heard_as_survival_says(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = DOCS / "survival.md"
+    (shown,) = (one for one in blocks(page, "text") if "is rolled back" in one)
+    (line,) = re.findall(r"^ +return .+$", shown, re.MULTILINE)
+    job = tmp_path / "job.py"
+    job.write_text(f"def better(state, row):\n{line}\n")
+    schema = "id long, total double, amount double"
+    stream = FileStream(spark, tmp_path / "in", schema)
+    sent: list[str] = []
+    space: Space = {"send": sent.append, "__name__": "__main__"}
+    exec(compile(job.read_text(), job, "exec"), space)
+    with fries.Flow("fraud", groups=2) as flow:
+        rated = flow.source("payments", stream.frame).process(
+            "FM",
+            lambda n, row: (n, {**row, "rate": 0.0}),
+            "id",
+            f"{schema}, rate double",
+            initial=0,
+        )
+        writer = flow.output(rated).writeStream.format("noop")
+        flow.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+        run(page, 1, space | {"flow": flow})
+        flow.reconfigure({"FM": fries.Update(space["better"], migrate=str, label="rules v2")})
+        stream.add([{"id": 57, "total": 9.0, "amount": 0.0}])
+        until(lambda: sent)  # the query fails once, and is started again
+    assert sent == [
+        "FM failed on {'id': 57, 'total': 9.0, 'amount': 0.0}: "
+        "ZeroDivisionError('float division by zero')"
+    ]
+    logged = caplog.text.replace(f"{tmp_path}/", "")
+    for told in re.sub(r"-\w+\.log", "-0.log", shown).strip().splitlines():
+        assert re.search(_vaguely(told), logged), f"{told} is not in {logged}"
+
+
 def test_rows_that_fail_come_out_apart_as_survival_says(spark: SparkSession) -> None:
     with fries.Flow("letters") as flow:
         payments = flow.source("payments", spark.range(20).selectExpr("id", "0L AS a"))
         score = {"score": lambda row: {**row, "a": 10 // row["id"]}}
-        space = run(DOCS / "survival.md", 1, {"flow": flow, "payments": payments, **score})
+        space = run(DOCS / "survival.md", 2, {"flow": flow, "payments": payments, **score})
         assert sorted(row.id for row in space["good"].collect()) == list(range(1, 20))
         (row,) = space["rejected"].collect()
         assert (row.error_operator, row.error_type) == ("score", "ZeroDivisionError")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import combinations
@@ -23,6 +24,7 @@ from tests.files import SHAPE, MemoryFiles, commit, intent
 
 Folder = dict[str, bytes]
 TAKEN_BACK = 2
+SURVIVAL = Path(__file__).parents[2] / "docs" / "survival.md"
 NEWEST = 4
 """Its commit is the last record: it took effect, and no batch after it has begun."""
 
@@ -292,6 +294,17 @@ def test_a_change_whose_functions_are_lost_is_taken_back_by_hand(checkpoint: Pat
     (back,) = (one.end for one in read.changes if one.number == NEWEST)
     assert back is not None
     assert back.reason == BY_HAND
+
+
+def test_the_lines_of_the_page_on_survival_run(checkpoint: Path) -> None:
+    lines = re.findall(r"^ {4}fries log (.+?)(?: +#.*)?$", SURVIVAL.read_text(), re.MULTILINE)
+    check, mend, take_back = (line.replace("/data/checkpoint", str(checkpoint)) for line in lines)
+    assert run(*check.split())[1].endswith("the log is whole\n")
+    (checkpoint / FOLDER / "00000004.commit").unlink()
+    assert "wrote 00000004.commit again" in run(*mend.split())[1]
+    (checkpoint / FOLDER / "00000004.intent").unlink()
+    code, said = run(*re.sub(r"\d+$", "4", take_back).split())
+    assert (code, said.splitlines()[0]) == (0, "took change 4 back")
 
 
 @pytest.mark.parametrize(
