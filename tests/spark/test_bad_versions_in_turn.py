@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from fries.reconfiguration import Reconfiguration
 from fries.updates import Update
-from tests.spark.streams import PATIENCE
+from tests.spark.streams import PATIENCE, until
 from tests.spark.test_survival import (
     USERS,
     AnyRow,
@@ -78,6 +78,35 @@ def test_a_repair_that_does_not_repair_uncovers_a_version_that_fails_too(
     assert query.isActive
     job.feed()
     job.check(lambda n: 0)
+
+
+def wrapped_if_used(state: int) -> dict[str, int]:
+    """Fails on the state that a key begins with."""
+    if state == 0:
+        raise LookupError("a key without a history")
+    return wrapped(state)
+
+
+@pytest.mark.parametrize(("scheduler", "way"), [("fries", "in place"), ("epoch", "replayed")])
+def test_a_migration_that_fails_batches_later_is_taken_back(
+    job: Job, scheduler: str, way: str
+) -> None:
+    """It migrated the states of other keys in batches that are committed, and they come back."""
+    query = job.start()
+    job.feed(5)
+    update = Update(count_1, migrate=wrapped_if_used, inverse=unwrapped)
+    made = job.flow.reconfigure({"FM": update}, scheduler=scheduler)
+    assert made.wait(PATIENCE)
+    job.stream.add([{"id": n, "user": n % USERS} for n in range(7, 12)])
+    until(lambda: made.state == "done" and job.stream.done(job.flow))
+    job.stream.add([{"id": n, "user": n % USERS} for n in (5, 6)])
+    until(lambda: job.stream.done(job.flow))
+    job.added = 12
+    job.feed(20)
+    assert (made.state, made.rollback) == ("rolled back", way)
+    assert "a key without a history" in made.reason
+    assert query.isActive
+    job.check(lambda n: 10 if 7 <= n < 12 else 0)
 
 
 def test_what_was_built_on_a_bad_change_goes_back_before_it(job: Job) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fries.errors import OperatorError
 from fries.failing import described
@@ -24,6 +24,7 @@ from fries.runtime.pacer import Costs
 from fries.runtime.shipped import Shipped
 from fries.runtime.sparing import sparing
 from fries.runtime.spec import Function, Kind, OperatorSpec
+from fries.runtime.steps import Step, through
 
 Buffer: TypeAlias = "bytes | memoryview"
 SAMPLES: Final = 8
@@ -58,15 +59,8 @@ class _Loaded:
     bodies: Mapping[str, Body]
     migrations: Mapping[str, Function | None]
     entries: frozenset[int]
-
-
-class _Step(NamedTuple):
-    """What brings a state from one version to the next."""
-
-    change: int
-    """That brought it; 0: the flow was built so."""
-    migrate: Function | None
-    """``None``: that version kept the state as it was."""
+    undoes: int
+    """The change that it takes back; 0: none."""
 
 
 class Configuration:
@@ -101,7 +95,7 @@ class Configuration:
         self._base = {name: Body.of(spec) for name, spec in self._built.items()}
         """By operator, the version of rows that have no change in transition."""
         self._migrations = {
-            name: [_Step(0, one) for one in body.spec.keying.migrations] if body.spec.keying else []
+            name: [Step(0, one) for one in body.spec.keying.migrations] if body.spec.keying else []
             for name, body in self._base.items()
         }
         """By operator, what brings a state from each of its versions to the next."""
@@ -122,7 +116,7 @@ class Configuration:
         """
         shipped = Shipped.of(pickle.loads(payload, buffers=parts), self._built)
         bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
-        loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries)
+        loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries, shipped.undoes)
         for name in bodies:
             self._try_migration(name, change, loaded)
         with self._replacing:
@@ -263,7 +257,7 @@ class Configuration:
                 f"a state was written by its version {version}, but rows of version {len(steps)} "
                 "need it; build the flow with all migrations=(...) that its state has seen",
             )
-        return _through(steps[version:], state)
+        return through(steps[version:], state)
 
     def _try_migration(self, name: str, change: int, loaded: _Loaded) -> None:
         """See that every sampled state of an operator survives a change's migration."""
@@ -272,23 +266,27 @@ class Configuration:
             return
         with self._replacing:
             applied = self._applied(name, ~0)
-            steps = [*self._migrations[name], *self._steps(name, applied), _Step(change, last)]
+            newest = Step(change, last, loaded.undoes)
+            steps = [*self._migrations[name], *self._steps(name, applied), newest]
         for bucket in tuple(self._samples[name]):
             for key, version, state in states(unpacked(bucket, pickle.dumps)):
                 try:
-                    _through(steps[version:], state)
+                    through(steps[version:], state)
                 except MigrationError as failed:
                     whose = "its" if failed.change == change else f"change {failed.change}'s"
                     problem = f"{whose} migration fails on the live state of key {key!r}"
                     raise OperatorError(name, f"{problem}: {described(failed.error)}") from failed
 
-    def _steps(self, operator: str, updates: Iterable[tuple[int, _Loaded]]) -> list[_Step]:
+    def _steps(self, operator: str, updates: Iterable[tuple[int, _Loaded]]) -> list[Step]:
         """What some updates do to the state of an operator: each step makes a new version of it.
 
         States that are kept have a new version only where there is a migration. Those of an
         aggregate live for one batch, and remember the version of the function as well.
         """
-        steps = [_Step(change, update.migrations.get(operator)) for change, update in updates]
+        steps = [
+            Step(change, update.migrations.get(operator), update.undoes)
+            for change, update in updates
+        ]
         if self._base[operator].spec.kind is Kind.AGGREGATE:
             return steps
         return [step for step in steps if step.migrate is not None]
@@ -300,13 +298,3 @@ class Configuration:
             for change, loaded in sorted(self._loaded.items())
             if operator in loaded.bodies and mask & loaded.bit
         ]
-
-
-def _through(steps: Iterable[_Step], state: Any) -> Any:  # noqa: ANN401
-    """A state after some migrations."""
-    for change, migrate in steps:
-        try:
-            state = state if migrate is None else migrate(state)
-        except BaseException as error:  # the user's code may raise anything, even SystemExit
-            raise MigrationError(change, error) from error
-    return state

@@ -21,8 +21,8 @@ Version: TypeAlias = (
 """Function, result, style; the columns that it gives and gets, ``None`` if they are as built."""
 Table: TypeAlias = "Mapping[str, Function | None]"
 """By operator."""
-Bare: TypeAlias = "tuple[dict[str, Version], Table, frozenset[int], Table]"
-"""What travels: versions, migrations, entries, inverses."""
+Bare: TypeAlias = "tuple[dict[str, Version], Table, frozenset[int], Table, int]"
+"""What travels: versions, migrations, entries, inverses, and which change it takes back."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,20 @@ class Shipped:
     """Numbers of the edges over which rows enter a component; there they are stamped."""
     inverses: Table = field(default_factory=dict)
     """What would bring states back: for whoever undoes the change, not for workers."""
+    undoes: int = 0
+    """The change that it takes back; 0: none."""
 
     def bare(self, built: Mapping[str, OperatorSpec]) -> Bare:
         """What is to be pickled, for those who know the operators as the flow was built."""
         versions = {name: _version(spec, built[name]) for name, spec in self.operators.items()}
-        return versions, self.migrations, self.entries, self.inverses
+        return versions, self.migrations, self.entries, self.inverses, self.undoes
 
     @classmethod
     def of(cls, bare: Bare, built: Mapping[str, OperatorSpec]) -> Shipped:
         """The same at its destination."""
-        versions, migrations, entries, inverses = bare
+        versions, migrations, entries, inverses, *undoes = bare  # older logs have no more
         operators = {name: _spec(built[name], *version) for name, version in versions.items()}
-        return cls(operators, migrations, entries, inverses)
+        return cls(operators, migrations, entries, inverses, *undoes)
 
 
 def _version(spec: OperatorSpec, built: OperatorSpec) -> Version:

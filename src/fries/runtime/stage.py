@@ -217,7 +217,7 @@ class Stage:
     def _goes_again(self) -> bool:
         """Whether a version that has failed was taken back while its chunk was held.
 
-        A repetition must go as before, and behind a migration that fails an undo would fail, too.
+        A repetition must go as before.
         """
         if self._failure is None or self._configuration.repeats:
             return False
@@ -451,9 +451,10 @@ class Stage:
             if not self._strict:
                 raise  # another version may have caused it
             error, change = misfit or Blame(failed, change)
-            self._control.failed(change if error.change is None else error.change, error)
-            if change and error.change is None:
-                self._failure = error.operator, change
+            culprit = change if error.change is None else error.change
+            self._control.failed(culprit, error)
+            if culprit:
+                self._failure = error.operator, culprit
             raise error from error.__cause__
 
     def _call(

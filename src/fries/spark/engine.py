@@ -291,7 +291,7 @@ class Engine:
             migrations = {name: update.migrate for name, update in updates.items()}
             inverses = {name: update.inverse for name, update in updates.items()}
             entries = self._flow.entries(plan.components)
-            shipped = Shipped(new, migrations, entries, inverses)
+            shipped = Shipped(new, migrations, entries, inverses, undoes)
             package = packed(shipped, self._versions.built)
             if not self.server.workers:
                 try_to_load(self._flow.operators, plan, package)

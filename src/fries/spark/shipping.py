@@ -54,7 +54,8 @@ def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
     buffers = tuple(_frozen(part.raw()) for part in parts)
     names = shipped.operators.keys() | shipped.migrations.keys()
     migrates = any(step is not None for step in shipped.migrations.values())
-    left = Shipped({}, {name: shipped.migrations.get(name) for name in names})
+    steps = {name: shipped.migrations.get(name) for name in names}
+    left = Shipped({}, steps, undoes=shipped.undoes)
     bare = left.bare(built)
     residue = dumps(bare) if migrates else pickle.dumps(bare)  # without functions: much faster
     return Package(payload, buffers, residue, migrates)
