@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from fries.runtime.arrow import concat_batches
 from fries.spark.schemas import arrow_schema
 from fries.stream import Stream
 
@@ -140,8 +141,29 @@ def _in_pandas(steps: Sequence[Step], frames: Iterator[pd.DataFrame]) -> Iterato
     for given in frames:
         frame = given
         for step in steps:
-            frame = frame[step.function(frame)] if step.kind == "filter" else step.function(frame)
+            frame = _frame_through(step, frame)
         yield frame
+
+
+def _frame_through(step: Step, frame: Any) -> Any:  # noqa: ANN401 - so is pandas
+    """A frame through one function, as it would be written without a flow."""
+    made = step.function(frame)
+    if step.kind == "filter":
+        return frame[made]
+    if step.kind == "split":
+        return pd.concat([frame[made == branch] for branch in (0, 1)])
+    return made.drop(columns="_row") if step.kind == "flat_map" else made
+
+
+def _batch_through(step: Step, batch: Any) -> Any:  # noqa: ANN401 - Arrow is typed loosely
+    """The same for an Arrow batch."""
+    made = step.function(batch)
+    if step.kind == "filter":
+        return batch.filter(made)
+    if step.kind == "split":
+        parts = [batch.filter(pc.equal(made, pa.scalar(branch))) for branch in (0, 1)]
+        return concat_batches(parts)
+    return made.drop_columns(["_row"]) if step.kind == "flat_map" else made
 
 
 def _in_turns(steps: Sequence[Step], schema: pa.Schema, batches: Batches) -> Batches:
@@ -151,14 +173,10 @@ def _in_turns(steps: Sequence[Step], schema: pa.Schema, batches: Batches) -> Bat
         style: Style = "arrow"
         for step in steps:
             data, style = _as_style(data, style, step.style, schema), step.style
-            if step.kind == "filter" and style == "arrow":
-                data = data.filter(step.function(data))
-            elif step.kind == "filter" and style == "pandas":
-                data = data[step.function(data)]
-            elif style == "row":
+            if style == "row":
                 data = _rows_through([step], data)
             else:
-                data = step.function(data)
+                data = (_batch_through if style == "arrow" else _frame_through)(step, data)
         yield _as_style(data, style, "arrow", schema)
 
 
@@ -219,6 +237,32 @@ def most_of_batch(batch: pa.RecordBatch) -> Any:  # noqa: ANN401
     return pc.greater_equal(batch["user"], pa.scalar(20))
 
 
+def odd_of_batch(batch: pa.RecordBatch) -> Any:  # noqa: ANN401
+    """A split over Arrow batches."""
+    return pc.bit_wise_and(batch["id"], pa.scalar(1))
+
+
+def some_of_batch_twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A flat_map over Arrow batches that doubles few rows."""
+    rows = _some_twice(batch["id"].to_numpy())
+    return batch.take(pa.array(rows)).append_column("_row", pa.array(rows))
+
+
+def _some_twice(ids: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.repeat(np.arange(len(ids)), np.where(ids % 50 == 3, 2, 1))
+
+
+def odd_of_frame(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+    """A split over frames."""
+    return frame["id"] % 2
+
+
+def some_of_frame_twice(frame: pd.DataFrame) -> pd.DataFrame:
+    """A flat_map over frames that doubles few rows."""
+    rows = _some_twice(frame["id"].to_numpy())
+    return frame.iloc[rows].assign(_row=rows)
+
+
 def most_of_frame(frame: pd.DataFrame) -> Any:  # noqa: ANN401
     """A filter over frames."""
     return frame["user"] >= 20
@@ -240,25 +284,40 @@ MIXED: Final = (
     Step("filter", "row", most_rows),
     PANDAS,
 )
-FILTERED: Final = (ARROW, Step("filter", "arrow", most_of_batch), ARROW, ARROW, ARROW)
-FRAMES: Final = (PANDAS, Step("filter", "pandas", most_of_frame), PANDAS, PANDAS, PANDAS)
+BATCHES: Final = (
+    ARROW,
+    Step("filter", "arrow", most_of_batch),
+    ARROW,
+    Step("flat_map", "arrow", some_of_batch_twice),
+    Step("split", "arrow", odd_of_batch),
+)
+FRAMES: Final = (
+    PANDAS,
+    Step("filter", "pandas", most_of_frame),
+    PANDAS,
+    Step("flat_map", "pandas", some_of_frame_twice),
+    Step("split", "pandas", odd_of_frame),
+)
 
 
 def _chains() -> Iterator[Shape]:
     for length in LENGTHS:
         short = 400_000 if length < 20 else 100_000
-        yield Shape(f"{length} small row functions", short, (ROW,) * length)
-        yield Shape(f"{length} usual row functions", short // 2, (USUAL,) * length)
-        yield Shape(f"{length} Arrow functions", 4_000_000, (ARROW,) * length)
-        yield Shape(f"{length} pandas functions", 1_000_000, (PANDAS,) * length)
+        for name, rows, step in (
+            ("small row", short, ROW),
+            ("usual row", short // 2, USUAL),
+            ("Arrow", 4_000_000, ARROW),
+            ("pandas", 1_000_000, PANDAS),
+        ):
+            yield Shape(f"{length} {name} functions", rows, (step,) * length, changes=True)
     for times in (1, 4):
-        count = 5 * times
-        yield Shape(
-            f"{count} of row: maps, filter, flat_map, split", 200_000 // times, MIXED_ROWS * times
-        )
-        yield Shape(f"{count} of Arrow, with filters", 4_000_000, FILTERED * times)
-        yield Shape(f"{count} of pandas, with filters", 1_000_000, FRAMES * times)
-        yield Shape(f"{count} mixed: Arrow, row, pandas", 200_000 // times, MIXED * times)
+        for name, rows, steps in (
+            ("of row: maps, filter, flat_map, split", 200_000, MIXED_ROWS),
+            ("of Arrow: maps, filter, flat_map, split", 4_000_000, BATCHES),
+            ("of pandas: maps, filter, flat_map, split", 1_000_000, FRAMES),
+            ("mixed: Arrow, row, pandas", 200_000, MIXED),
+        ):
+            yield Shape(f"{5 * times} {name}", rows // times, steps * times, changes=True)
 
 
 CHAINS: Final = tuple(_chains())
