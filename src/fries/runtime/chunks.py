@@ -37,6 +37,10 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.data)
 
+    def anew(self) -> Chunk:
+        """The same rows for one more attempt, which sees nothing of what others have changed."""
+        return Chunk(self.data.anew(), self.epochs, self.txns)
+
     def stamped(self, bits: int) -> Chunk:
         """The same rows with some bits set."""
         return Chunk(self.data, self.epochs | bits, self.txns) if bits else self

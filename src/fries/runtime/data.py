@@ -96,6 +96,10 @@ class Data:
         rows, self._rows = self._rows, None
         return rows
 
+    def anew(self) -> Data:
+        """The same rows without dicts or frames, which functions may have changed already."""
+        return Data.of(self.batch)
+
     def slice(self, start: int, size: int) -> Data:
         """Some rows in a row."""
         size = min(size, self._size - start)

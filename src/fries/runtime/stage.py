@@ -199,7 +199,7 @@ class Stage:
         """
         self._begin(chunk, strict=False)
         try:
-            return _as_arrow(push(chunk))
+            return _as_arrow(push(chunk.anew()))
         except Exception:  # whatever it is, and whoever is to blame: that is found out then
             self._control.returned()
             return None
@@ -207,7 +207,7 @@ class Stage:
     def _strictly(self, chunk: Chunk, push: Push) -> list[Leaving]:
         """A chunk through the stage: what every operator gives is converted to Arrow at once."""
         self._begin(chunk, strict=True)
-        return push(chunk)
+        return push(chunk.anew())
 
     def _begin(self, chunk: Chunk, strict: bool) -> None:
         """Nothing has been done with a chunk."""
@@ -267,9 +267,10 @@ class Stage:
         """One chunk from the output of an operator on."""
         inbox: Inbox = defaultdict(list)
         leaving: list[Leaving] = []
-        for out in self._outputs[operator.name]:
-            if out.branch != ERRORS:
-                self._send(out, made, inbox, leaving)
+        ways = [out for out in self._outputs[operator.name] if out.branch != ERRORS]
+        made.data.shared = len(ways) > 1
+        for out in ways:
+            self._send(out, made, inbox, leaving)
         return self._through(inbox, leaving)
 
     def _way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
@@ -296,7 +297,7 @@ class Stage:
     ) -> list[Leaving]:
         """What follows a keyed operator changes no states: quickly, and strictly if that fails."""
         notes, left = list(self._notes), len(leaving)
-        waiting = {name: list(chunks) for name, chunks in inbox.items()}
+        waiting = {name: [one.anew() for one in chunks] for name, chunks in inbox.items()}
         self._strict = False
         try:
             for operator in operators:
