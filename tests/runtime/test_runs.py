@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import itertools
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.errors import OperatorError
+from fries.runtime.configuration import Configuration
 from fries.runtime.runs import ENOUGH, SURVEY_EVERY, runs_of
-from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, Style
+from fries.runtime.shipped import Shipped
+from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, StageSpec, Style
 from fries.runtime.stage import Stage
 from tests.runtime.test_chains import FRAME as FLAT
 from tests.runtime.test_chains import Seen, chunk, row, same, spec, stage
-from tests.runtime.test_stage import Script
+from tests.runtime.test_stage import Script, pickled
 
 Row = dict[str, Any]
 MANY_ROWS: Final = 4_000
@@ -220,3 +225,40 @@ class _Keeper:
         self._kept.clear()
         self._kept.update(row)
         return self._kept
+
+
+def leave(error: type[BaseException], late: int, given: Row) -> Row:
+    if given["n"] == late:
+        raise error
+    return given
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, StopIteration]
+)
+@pytest.mark.parametrize("late", [0, MANY_ROWS - 5])
+def test_whatever_a_function_of_a_run_raises_is_told_and_blamed(
+    error: type[BaseException], late: int
+) -> None:
+    operators = [spec(name, same, FLAT) for name in "ABC"]
+    configuration = Configuration(operators)
+    bad = spec("B", partial(leave, error, late), FLAT)
+    configuration.load(7, 0, pickled(Shipped({"B": bad})))
+    configuration.begin([7])
+    names = ["", *"ABC", "out"]
+    line = tuple(EdgeSpec(n, *pair) for n, pair in enumerate(itertools.pairwise(names)))
+    script = Script()
+    made = Stage(StageSpec(0, tuple(operators), line), configuration, script)
+    with pytest.raises(OperatorError, match=rf"'B' failed on \{{'n': {late}, .*{error.__name__}"):
+        run_rows(made, MANY_ROWS)
+    assert [(change, one.operator) for change, one in script.failures] == [(7, "B")]
+
+
+def test_a_task_that_nobody_reads_on_ends_quietly() -> None:
+    """Spark closes it where rows leave: that is no failure of a function."""
+    made, script = stage(*(spec(name, same, FLAT) for name in "AB"))
+    leaving = made.run(WAY_IN, chunk(MANY_ROWS, FLAT))
+    next(leaving)
+    assert isinstance(leaving, Generator)
+    leaving.close()
+    assert script.failures == []

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from fries.runtime.data import Data, Row
 from fries.runtime.functions import Interrupted, Output, converted, taken_from
-from fries.runtime.settle import Settler
+from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, Style
 
 Names: TypeAlias = "tuple[str, ...]"
@@ -74,10 +74,13 @@ class Fused:
 
     def __call__(self, data: Data, interrupted: Interrupted) -> Output:
         """Rows through all functions; if anything is wrong they must go the strict way."""
-        rows = data.given()
-        count = len(rows)
-        made = taken_from(_through(self._functions, rows), count, interrupted)
-        return Output(self._settlers[-1].settled(made, {}, self._convert), taken=len(made))
+        try:
+            rows = data.given()
+            count = len(rows)
+            made = taken_from(_through(self._functions, rows), count, interrupted)
+            return Output(self._settlers[-1].settled(made, {}, self._convert), taken=len(made))
+        except BaseException:  # the users' code may raise anything, even SystemExit
+            raise AgainError from None
 
 
 def _through(functions: Sequence[Function], rows: list[Row]) -> Iterator[Any]:
