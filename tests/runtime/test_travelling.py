@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import pickle
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pytest
@@ -24,6 +26,7 @@ from fries.origins import Origins
 from fries.runtime import travelling
 from fries.runtime.digests import digest_of
 from fries.runtime.spec import Kind, OperatorSpec
+from fries.runtime.travelling import Held, own_or_new
 from fries.spark.pickling import dumps, dumps_state
 from fries.spark.shipping import check_classes, differ_plainly, kept_of
 from fries.updates import Revision
@@ -143,9 +146,16 @@ class Project:
             sys.modules.update(driver)
 
 
+def start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the classes that came, as a new process knows none."""
+    monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+    monkeypatch.setattr(travelling, "_came", WeakValueDictionary())
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     monkeypatch.syspath_prepend(str(tmp_path))
+    start_anew(monkeypatch)
     made = Project(tmp_path)
     yield made
     for name in made.modules():
@@ -227,17 +237,77 @@ def test_a_class_whose_helper_was_edited_is_another_one(project: Project) -> Non
 
 
 def test_states_of_a_class_that_came_are_of_one_class_wherever_they_are_read(
-    project: Project, edited: Module
+    project: Project, edited: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = project.arrives(edited.total)
     state = total(None, 1)
     assert type(state) is not project.worker["scoring"].Total
     again = pickle.loads(dumps(state))
     assert isinstance(again, type(state))
-    project.work()  # a new driver, and new workers: they import the edited module
+    assert type(project.arrives(edited.total)(again, 1)) is type(state)
+    project.work()
+    assert type(project.arrives(state)) is type(state), "in this process"
+    start_anew(monkeypatch)  # a new driver, and new workers: they import the edited module
     restarted = project.arrives(state)
     assert type(restarted) is edited.Total, "the same code: states are of the imported class"
     assert restarted == edited.Total(301)
+
+
+def test_a_class_that_came_stays_the_one_if_its_module_can_be_imported_later(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `spark.addPyFile`, say: else functions would not know the states that are in memory."""
+    project.write("helping", HELPING)
+    scoring = project.write("scoring", OLD)
+    with monkeypatch.context() as lacking:
+        lacking.setattr(sys, "path", [one for one in sys.path if one != str(project.folder)])
+        importlib.invalidate_caches()
+        state = project.arrives(scoring.total)(None, 1)
+    assert type(state) is not scoring.Total
+    project.work()
+    gc.collect()
+    again = project.arrives(scoring.total)
+    assert type(again(None, 1)) is type(state)
+    assert isinstance(pickle.loads(dumps_state(state)), type(state))
+
+
+def test_a_class_that_was_changed_in_place_is_another_one(project: Project) -> None:
+    """As is one whose module was reloaded under it: it finds new globals."""
+    project.write("helping", HELPING)
+    scoring = project.write("scoring", OLD)
+    project.worker = {}
+    total, kind = scoring.total, scoring.Total
+    (project.folder / "scoring.py").write_text("# nothing")
+    importlib.invalidate_caches()
+    assert project.arrives(total)(None, 1).sum == 3
+    assert project.arrives(kind)()(5) == 7
+    scoring.RATE = 300
+    assert project.arrives(total)(None, 1).sum == 301
+    assert project.arrives(kind)()(5) == 305
+    kind.__call__ = lambda self, row: row
+    assert project.arrives(kind)()(5) == 5
+
+
+def test_a_class_that_counts_stays_one_class(project: Project) -> None:
+    counting = "COUNT = 0\nclass Counts:\n    def __call__(self, row):\n"
+    counting += "        global COUNT\n        COUNT += 1\n        return COUNT\n"
+    project.write("counting", counting.replace("0", "100"))
+    project.work()
+    ours = project.write("counting", counting)
+    state = project.arrives(ours.Counts)()
+    assert [state(0), state(0)] == [1, 2]
+    assert type(pickle.loads(dumps_state(state))) is type(state)
+
+
+def test_a_class_that_two_threads_bring_at_once_is_one_class() -> None:
+    held = Held("nowhere", "Total", b"digest", deep=())
+    other: list[object] = []
+
+    def make() -> object:  # meanwhile, another thread is through
+        other.append(own_or_new(held, lambda: type("Total", (), {})))
+        return type("Total", (), {})
+
+    assert own_or_new(held, make) is other[0]
 
 
 LOCKED = """
@@ -427,8 +497,7 @@ def test_a_class_is_the_same_wherever_it_comes_from_if_its_code_is(
     assert type(other(None, 1)) is type(state)
     assert other(state, 1).sum == 6
     data = dumps_state(state)
-    monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})  # as in a new process
-    monkeypatch.setattr(travelling, "_came", {})
+    start_anew(monkeypatch)
     assert type(pickle.loads(data)) is not type(state)
     assert type(pickle.loads(data)) is type(pickle.loads(sent[1])(None, 1))
 

@@ -1,19 +1,21 @@
 """The receiving end of code that travels by value: classes, modules, names that are checked.
 
-A class that the process has itself, with the same code, is taken: then states that were pickled
-by its name are instances of it. Otherwise the class that came is made. What could only travel by
-name is compared with what its sender held.
+A class that came before, with the same code, is taken: it is that of states and functions that are
+in use. Next comes the one that the process has itself: then states that were pickled by its name
+are instances of it. Otherwise the class that came is made. What could only travel by name is
+compared with what its sender held.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from fries.errors import StaleCodeError
 from fries.runtime.code import Kept, Travels, digest_of, found, keep
@@ -27,6 +29,10 @@ _kept: Kept = {}
 _came: WeakValueDictionary[tuple[str, str, bytes], Any] = WeakValueDictionary()
 """Classes that came by value, by name and digest: the same code is one class, however often its
 module was reloaded where it came from."""
+_helds: WeakKeyDictionary[type, Held] = WeakKeyDictionary()
+"""What those came as: they travel on as the same, whatever their methods have counted since."""
+_came_lock = threading.Lock()
+"""States are read while another thread loads functions: both must get the same class."""
 _filled: WeakSet[type] = WeakSet()
 """Those of them that are complete."""
 
@@ -53,6 +59,12 @@ class Held(NamedTuple):
 
         digest = digest_of(value, asked)
         return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes))
+
+    @classmethod
+    def of_class(cls, kind: type, travels: Travels) -> Held:
+        """A class of this process; one that came is what it came as."""
+        known = _helds.get(kind)
+        return known or cls.of(kind.__module__, kind.__qualname__, kind, travels)
 
     def is_same(self, value: object) -> bool:
         """Whether something is the same code, whatever its caches hold by now."""
@@ -102,16 +114,21 @@ def contents(module: ModuleType) -> list[tuple[str, object]]:
 
 
 def own_or_new(held: Held, make: Callable[..., Any], *arguments: object) -> object:
-    """The class of this process if it is the same code, or that came before; else a new one."""
-    own = held.here()
-    if own is not None:
-        return own
+    """The class that came before if its code is the same, or that of this process; else a new one.
+
+    In this order: a module that can be imported only later must not bring a second class beside
+    that of the states in memory.
+    """
     came = held.module, held.name, held.digest
     known = _came.get(came)
     if known is None:
+        known = held.here()
+    if known is None:
         known = make(*arguments)
         if held.digest:
-            _came[came] = known
+            with _came_lock:
+                known = _came.setdefault(came, known)
+                _helds[known] = held
     return known
 
 

@@ -180,8 +180,11 @@ class CodePickler(cloudpickle.CloudPickler):
 
     def _class(self, kind: type) -> Reduced:
         make, arguments, state, *others, setter = _dynamic_class_reduce(kind)  # type: ignore[no-untyped-call]
-        held = Held.of(kind.__module__, kind.__qualname__, kind, self._travels)
+        held = Held.of_class(kind, self._travels)
         self.classes[f"{held.module}.{held.name}"] = held.digest
+        if held.digest:  # that tells it from others, not cloudpickle's name for the object
+            *shape, _, extra = arguments
+            arguments = *shape, None, extra
         return (own_or_new, (held, make, *arguments), (setter, state), *others, fill)
 
     def _note_main(self, kind: type) -> None:
