@@ -12,8 +12,10 @@ import pytest
 SCRIPT = """
 import sys
 from pathlib import Path
+from unittest import mock
 
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import fries
 
@@ -85,6 +87,26 @@ except Exception as error:
 section("stopped")
 flow.stop()
 
+def start_and_wait(self, start=DataStreamWriter.start):
+    query = start(self)
+    try:
+        query.awaitTermination()
+    except Exception:
+        return query
+
+
+flow, writer = build("at_once", bad)
+feed("at_once", 5)
+section("at_once")
+with mock.patch.object(DataStreamWriter, "start", start_and_wait):
+    query = flow.start(writer, fries.Supervision(restarts=0))
+try:
+    query.awaitTermination()
+except Exception as error:
+    print(str(error))
+section("stopped")
+flow.stop()
+
 flow, writer = build("plain", bad)
 feed("plain", 5)
 section("plain")
@@ -130,7 +152,7 @@ def spark_log(text: str) -> str:
     return told
 
 
-@pytest.mark.parametrize("section", ["update", "supervised"])
+@pytest.mark.parametrize("section", ["update", "supervised", "at_once"])
 def test_a_supervised_query_says_in_a_few_lines_what_failed(
     seen: tuple[str, dict[str, str]], section: str
 ) -> None:

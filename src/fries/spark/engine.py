@@ -153,7 +153,7 @@ class Engine:
                 )
             self._writer = writer
             if supervision is None or supervision.quiet:
-                self._quiet = QuietSpark(writer._spark.sparkContext, self._flow.name)
+                self._quiet = QuietSpark(writer._spark, self._flow.name)
             try:
                 self.resume()
             except Exception:
@@ -200,10 +200,10 @@ class Engine:
     def _launched(self, writer: DataStreamWriter) -> StreamingQuery:
         if self._quiet is None:
             return writer.start()
+        self._events.details = self._quiet.told
         with self._quiet.starting():
             query = writer.start()
-        if self._quiet.follow(query):
-            self._events.details = self._quiet.told
+        self._quiet.follow(query)
         return query
 
     def leave(self, reason: str) -> None:

@@ -6,6 +6,9 @@ So while such a query runs, what Spark logs about its failures goes to a file: e
 threads and tasks, and what the scheduler says about its tasks. Everything else stays where the
 user's configuration of Log4j puts it, and so does everything that goes to other appenders than
 the console. On a cluster, tasks log where their executors do.
+
+A first batch can fail before Spark has told which query it has started. So from before the start
+until then, whatever is about a query that did not run yet is taken for the one that is starting.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 MARK: Final = "mdc.fries"
@@ -47,35 +51,50 @@ _logger = logging.getLogger(__name__)
 class QuietSpark:
     """Keeps what Spark logs about the failures of one flow's query off the console."""
 
-    def __init__(self, context: SparkContext, flow: str) -> None:
-        self._context = context
+    def __init__(self, session: SparkSession, flow: str) -> None:
+        self._session, self._context = session, session.sparkContext
         name = re.sub(r"[^A-Za-z0-9_-]", "_", flow)[:LONGEST_NAME]
         handle, self.file = tempfile.mkstemp(".log", f"fries-{name}-")
         os.close(handle)
         self._mark = Path(self.file).stem
-        self._undo: list[Any] = []
+        self._undo: list[Callable[[], object]] = []
         """What takes back what was done to Log4j, newest last."""
+        self._files = 0
+        """Appenders so far: Log4j tells them by their names."""
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Have what is started here known by its mark."""
+        """Have what is started here known by its mark, and be quiet about it from the first."""
+        self._point(self._whatever_starts)
         before = self._context.getLocalProperty(MARK)
         self._context.setLocalProperty(MARK, self._mark)
         try:
             yield
+        except BaseException:
+            self._restore(self._undo)
+            raise
         finally:
             self._context.setLocalProperty(MARK, before)  # type: ignore[arg-type]
 
-    def follow(self, query: StreamingQuery) -> bool:
-        """From now on this is the query; ``False`` if Spark stays as loud as it was."""
-        self._restore()
+    def follow(self, query: StreamingQuery) -> None:
+        """From now on this is the query."""
+        self._point(lambda: _Whose({str(query.id): str(query.runId)}))
+
+    def _whatever_starts(self) -> _Whose:
+        """What no query is that runs now, in any session."""
+        running = self._session._jsparkSession.sharedState().activeStreamingQueries()
+        found = [running[run] for run in running]
+        return _Whose({str(one.id()): str(one.runId()) for one in found}, others=True)
+
+    def _point(self, find: Callable[[], _Whose]) -> None:
+        """Be quiet about these queries, and no more about those before; without a gap."""
+        before, self._undo = self._undo, []
         try:
-            self._divert(query)
-        except Exception as error:  # another Log4j, or none
+            self._divert(find())
+        except Exception as error:  # another Log4j, or none: Spark stays as loud as it was
             _logger.debug("Spark's log stays as it is: %r", error)
-            self._restore()
-            return False
-        return True
+            self._restore(self._undo)
+        self._restore(before)
 
     def told(self) -> str:
         """Where Spark's messages are, if it has said something."""
@@ -87,30 +106,52 @@ class QuietSpark:
 
     def close(self) -> None:
         """The query is over: leave Log4j as it was, and no file that nobody needs."""
-        self._restore()
+        self._restore(self._undo)
         if not self.told():
             Path(self.file).unlink(missing_ok=True)
 
-    def _restore(self) -> None:
-        while self._undo:
+    def _restore(self, undo: list[Callable[[], object]]) -> None:
+        while undo:
             with suppress(Exception):  # Spark may be gone, or somebody has configured Log4j anew
-                self._undo.pop()()
+                undo.pop()()
 
-    def _divert(self, query: StreamingQuery) -> None:
+    def _divert(self, whose: _Whose) -> None:
         log4j = _Log4j(self._context)
         configuration = log4j.configuration()
-        chosen = log4j.only(log4j.filters(query, self._mark, "ACCEPT"))
-        appender = log4j.file(self.file, self._mark, chosen, configuration)
+        chosen = log4j.only(log4j.filters(whose, self._mark, "ACCEPT"))
+        self._files += 1
+        name = f"{self._mark}-{self._files}"
+        appender = log4j.file(self.file, name, chosen, configuration)
         appender.start()
         self._undo.append(appender.stop)
         for config in configuration.getLoggers().values():
             if any(map(log4j.is_console, config.getAppenders().values())):
                 config.addAppender(appender, None, None)
-                self._undo.append(partial(config.removeAppender, appender.getName()))
+                self._undo.append(partial(config.removeAppender, name))
         for console in filter(log4j.is_console, configuration.getAppenders().values()):
-            for one in log4j.filters(query, self._mark, "DENY"):
+            for one in log4j.filters(whose, self._mark, "DENY"):
                 console.addFilter(one)
                 self._undo.append(partial(console.removeFilter, one))
+
+
+class _Whose(NamedTuple):
+    """Queries: some, by their ids with the ids of their runs, or all ``others``."""
+
+    runs: Mapping[str, str]
+    others: bool = False
+
+    def scheduler(self) -> str:
+        """A pattern of what the scheduler says about their failures."""
+        ids = "|".join(one[:SHORT_ID] for one in self.runs)
+        runs = "|".join(self.runs.values())
+        if self.others:
+            ids, runs = (rf"(?!({one}))[\w-]+" if one else r"[\w-]+" for one in (ids, runs))
+        return SCHEDULER.format(query=ids, run=runs)
+
+    def levels(self) -> tuple[dict[str, str], str]:
+        """From which level on their messages are meant, by id; and of ids that are not named."""
+        named, unnamed = ("OFF", "ERROR") if self.others else ("ERROR", "OFF")
+        return dict.fromkeys(self.runs, named), unnamed
 
 
 class _Log4j:
@@ -129,18 +170,17 @@ class _Log4j:
         """Whether an appender writes to stdout or stderr."""
         return str(appender.getClass().getSimpleName()) == "ConsoleAppender"
 
-    def filters(self, query: StreamingQuery, mark: str, then: str) -> list[Any]:
-        """Filters that give a result for what is about failures of a query, and else none."""
+    def filters(self, whose: _Whose, mark: str, then: str) -> list[Any]:
+        """Filters that give a result for what is about failures of queries, and else none."""
         ours, neutral = self._result(then), self._result("NEUTRAL")
-        scheduler = SCHEDULER.format(query=str(query.id)[:SHORT_ID], run=query.runId)
         regex = self._class("core.filter.RegexFilter")
-        found = [regex.createFilter(scheduler, None, False, ours, neutral)]
-        level = self._class("Level")
-        named = {MARK: mark, **dict.fromkeys(QUERY, str(query.id))}
-        for key, value in named.items():  # of what has it: errors
-            pairs = self._array(PAIR, [self._class(PAIR)(value, "ERROR")])
-            dynamic = self._class("core.filter.DynamicThresholdFilter")
-            found.append(dynamic.createFilter(key, pairs, level.OFF, ours, neutral))
+        found = [regex.createFilter(whose.scheduler(), None, False, ours, neutral)]
+        level, dynamic = self._class("Level"), self._class("core.filter.DynamicThresholdFilter")
+        marked = {mark: "ERROR"}, "OFF"
+        for key, (named, unnamed) in {MARK: marked, **dict.fromkeys(QUERY, whose.levels())}.items():
+            pairs = self._array(PAIR, [self._class(PAIR)(*pair) for pair in named.items()])
+            other = level.toLevel(unnamed)
+            found.append(dynamic.createFilter(key, pairs, other, ours, neutral))
         return found
 
     def only(self, chosen: list[Any]) -> Any:  # noqa: ANN401
