@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fries.errors import LogDamagedError, LogTakenError
+from fries.events import ChangeCommitted, ChangeDone, ChangeRequested, Event, QueryStarted
 from fries.flow import Flow
 from fries.spark.supervisor import SupervisedQuery
 from tests.spark.streams import PATIENCE, FileStream, until
@@ -46,11 +47,14 @@ class Checkpoint:
         self.stream = FileStream(spark, folder / "in", SCHEMA)
         self.flow = Flow("program", groups=2)
         self.added = 0
+        self.heard: list[Event] = []
+        """What a listener has heard since the last start."""
 
     def start(self, code: Callable[[AnyRow], AnyRow], **how: bool) -> SupervisedQuery:
         """Start the program with some code."""
         self.flow.stop()
-        self.flow = Flow("program", groups=2)
+        self.flow, self.heard = Flow("program", groups=2), []
+        self.flow.listen(self.heard.append)
         rows = self.flow.source("rows", self.stream.frame)
         counted = rows.process("count", count, key="user", initial=0, schema=GIVEN)
         frame = self.flow.output(counted.map("rules", code))
@@ -106,6 +110,12 @@ def test_new_code_takes_effect_is_in_the_history_and_can_be_taken_back(
     assert deployment is not None
     assert (deployment.number, deployment.plan.targets) == (2, ("rules",))
     assert place.flow.history()[-1].note.startswith("deployed by a start: rules (its code has")
+    assert [type(event) for event in place.heard[:4]] == [
+        ChangeRequested,
+        ChangeCommitted,
+        ChangeDone,
+        QueryStarted,
+    ]
     assert deployment.undo().wait(PATIENCE)
     place.feed()
     query = place.start(broken)

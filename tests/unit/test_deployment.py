@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,10 @@ from msgspec.structs import replace as but
 
 from fries.control.changes import Change
 from fries.control.ledger import intent_of
+from fries.control.news import News
 from fries.errors import LogDamagedError, LogMismatchError
+from fries.events import ChangeCommitted, ChangeDone, ChangeRequested, Event
+from fries.listening import Announcer
 from fries.log.owners import take_over
 from fries.log.reading import Reading
 from fries.log.records import Ended, Founded, decode, encode
@@ -480,20 +483,78 @@ def test_a_log_of_an_older_fries_keeps_its_changes_and_notes_the_code(
     assert site.start(program(a=5)).runs()["A"] == 5
 
 
+def told_by(start: Callable[[], object], caplog: pytest.LogCaptureFixture) -> dict[str, list[str]]:
+    """What is logged meanwhile, by level."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        start()
+    found: dict[str, list[str]] = {"INFO": [], "WARNING": []}
+    for record in caplog.records:
+        found[record.levelname].append(record.getMessage())
+    return found
+
+
 def test_a_start_tells_of_each_operator_in_a_line(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = site.start(program())
     driver.change("A", version(2), note="hot")
     driver.change("B", version(2))
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        site.start(program(b=3))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 3
-    assert told[0].startswith("flow fraud, operator FM: version 0, code ")
-    assert told[0].endswith(", the code is as it was")
-    assert "operator A: version 1" in told[1]
-    assert told[1].endswith("change 1 (hot) stays: the code is the one that it replaced")
-    assert "operator B: version 2" in told[2]
-    assert told[2].endswith("deployed as change 3: its code has changed; it replaces change 2")
+    told = told_by(lambda: site.start(program(b=3)), caplog)
+    fm, a, b = told["INFO"]
+    assert fm.startswith("flow fraud, operator FM: version 0, code ")
+    assert fm.endswith(", the code is as it was")
+    assert "operator A: version 1" in a
+    assert a.endswith("change 1 (hot) stays: the code is the one that it replaced")
+    assert "operator B: version 2" in b
+    assert b.endswith("deployed as change 3: its code has changed; it replaces change 2")
+    assert told["WARNING"] == [
+        "flow fraud: A does not run the code that it has (change 1 (hot) stays: the code is the "
+        "one that it replaced); B runs the code that it has, and its live change no more "
+        "(its code has changed; it replaces change 2)"
+    ]
+
+
+def test_a_start_warns_of_code_that_it_keeps_back_and_of_none_that_runs(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept_back = "A does not run the code that it has (the version before stays"
+    assert not told_by(lambda: site.start(program()), caplog)["WARNING"]
+    assert not told_by(lambda: site.start(program()), caplog)["WARNING"]
+    (line,) = told_by(lambda: site.start(program(a=2), False), caplog)["WARNING"]
+    assert kept_back in line
+    assert not told_by(lambda: site.start(program(a=2)), caplog)["WARNING"], "it runs"
+    driver = site.start(program(a=3))
+    assert driver.deployed is not None
+    driver.log.end(Ended(driver.deployed[1].number, 1.0, "rolled back", "it raised"))
+    (line,) = told_by(lambda: site.start(program(a=3)), caplog)["WARNING"]
+    assert "A does not run the code that it has (change 1 (a deployment) stays" in line
+    assert not told_by(lambda: site.start(program(a=4)), caplog)["WARNING"], "the next deployment"
+
+
+def test_a_start_without_a_way_back_warns_of_the_live_changes_that_it_drops(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.start(program()).change("A", version(2))
+    code = program(b=2, outer=WIDER)
+    (line,) = told_by(lambda: site.start(code, replace_functions=True), caplog)["WARNING"]
+    assert "A runs the code that it has, and its live change no more (no version before" in line
+    assert "B runs" not in line
+
+
+def test_listeners_hear_of_a_deployment_and_of_no_change_of_an_earlier_driver(site: Site) -> None:
+    site.start(program()).change("A", version(2))
+    driver = site.start(program(b=2))
+    assert driver.deployed is not None
+    announcer, heard = Announcer("fraud"), list[Event]()
+    announcer.listen(heard.append)
+    news = News(announcer)
+    news.deployed(driver.deployed[1])
+    for change in driver.start.changes:  # as when a worker has told of their rows
+        news.moved(change)
+    announcer.close()
+    assert [type(event) for event in heard] == [ChangeRequested, ChangeCommitted, ChangeDone]
+    requested = heard[0]
+    assert isinstance(requested, ChangeRequested)
+    assert (requested.number, requested.targets) == (2, ("B",))
+    assert requested.note == "deployed by a start: B (its code has changed)"

@@ -37,6 +37,13 @@ class News:
         order = change.order
         self._events.tell(ChangeRequested(*self._about(change), order.scheduler, order.note))
 
+    def deployed(self, change: Change) -> None:
+        """A start has made a change of its new code: all of it has happened at once."""
+        about = self._about(change)
+        self.requested(change)
+        self._events.tell(ChangeCommitted(*about))
+        self._events.tell(ChangeDone(*about))
+
     def moved(self, change: Change, failures: Iterable[Failed] = ()) -> None:
         """A change may be in another state: its phase is another one, or it has taken rows."""
         state, known = change.state, change.told

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from fries.control.changes import Order
+from fries.control.changes import Change, Order
 from fries.errors import LogMismatchError, UpdateRefusedError
 from fries.failing import clipped
 from fries.graph import Graph
@@ -35,6 +35,9 @@ from fries.versions import Applied, Versions
 
 DEPLOYED: Final = "deployed by a start: "
 """How the notes of deployments begin."""
+STAYS: Final = "does not run the code that it has"
+DEPLOYS: Final = "runs the code that it has, and its live change no more"
+"""What a start warns of."""
 MOST_NOTE: Final = 100
 """Characters of the note of a change that another one replaces."""
 _logger = logging.getLogger(__name__)
@@ -64,6 +67,8 @@ class Verdict(NamedTuple):
     why: str
     held: bool = False
     """Whether new code was kept back: a later start will find it new, and deploy it."""
+    surprises: bool = False
+    """Whether what runs is not what the code says, or a live change is gone."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def verdicts_of(
         changed = before is not None and before != code
         if name in lost:
             why = "its live functions are lost"
-            found[name] = Verdict(bool(replace_functions) or changed, why)
+            found[name] = Verdict(bool(replace_functions) or changed, why, surprises=True)
         elif digest_of_operator(current[name]) == code:
             found[name] = _as_in_force(newest, changed)
         else:
@@ -155,20 +160,26 @@ def _other(
 ) -> Verdict:
     """The code is not what is in force."""
     live = "" if newest is None else _told(newest)
-    replaces = f"; it replaces {live}" if live else ""
-    stays = f"{live or 'the version before'} stays"
-    if replace_functions:
+    if replace_functions or (changed and replace_functions is None):
         why = "its code has changed" if changed else "replace_functions=True asks for the code"
-        return Verdict(True, why + replaces)
+        replaces = f"; it replaces {live}" if live else ""
+        lost = newest is not None and is_live(newest.change)
+        return Verdict(True, why + replaces, surprises=lost)
     if replace_functions is False:
-        return Verdict(False, f"{stays}: replace_functions=False keeps what is logged", changed)
-    if changed:
-        return Verdict(True, "its code has changed" + replaces)
-    if before is None:
-        return Verdict(False, f"{stays}: an older Fries did not note which code it replaced")
-    if newest is None:
-        return Verdict(False, f"{stays}: the code was deployed before and taken back")
-    return Verdict(False, f"{stays}: the code is the one that it replaced")
+        why = "replace_functions=False keeps what is logged"
+    elif before is None:
+        why = "an older Fries did not note which code it replaced"
+    elif newest is None:
+        why = "the code was deployed before and taken back"
+    else:
+        why = "the code is the one that it replaced"
+    stays = f"{live or 'the version before'} stays: {why}"
+    return Verdict(False, stays, changed, surprises=True)
+
+
+def is_live(change: Change) -> bool:
+    """Whether somebody has asked for a change while the query ran."""
+    return not change.order.automatic and not change.order.note.startswith(DEPLOYED)
 
 
 def _told(newest: Applied) -> str:
@@ -242,7 +253,14 @@ def tell(
     versions: Mapping[str, int],
     number: int | None,
 ) -> None:
-    """Log a line for each operator: which version is in force, and why."""
+    """Log a line for each operator, and a warning if that is not what one would think."""
+    surprises = [
+        f"{name} {DEPLOYS if one.deploy else STAYS} ({one.why})"
+        for name, one in verdicts.items()
+        if one.surprises
+    ]
+    if surprises:
+        _logger.warning("flow %s: %s", flow, "; ".join(surprises))
     for name, verdict in verdicts.items():
         how = f"deployed as change {number}: " if verdict.deploy else ""
         _logger.info(

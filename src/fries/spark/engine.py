@@ -241,6 +241,7 @@ class Engine:
         self._owner, self._checkpoint = found.owner, checkpoint
         if found.deployed is not None:
             plan, change = found.deployed
+            self.server.news.deployed(change)
             self.deployment = Reconfiguration(plan, change, self.undo)
 
     def rest(self) -> None:

@@ -23,7 +23,7 @@ from fries.plan import Plan
 from fries.protocol.controller import Phase
 from fries.runtime.spec import OperatorSpec
 from fries.spark.checkpoint import files_of, last_commit
-from fries.spark.deployment import Program, Verdict, base_of, prepare, tell, verdicts_of
+from fries.spark.deployment import Program, Verdict, base_of, is_live, prepare, tell, verdicts_of
 from fries.spark.migrations import Migrations, migrations_of
 from fries.spark.recovery import _applied, _restored
 from fries.spark.shipping import packed_operators, pickled_all
@@ -134,8 +134,14 @@ class Start:
             self.versions, current, self._digests, recorded, lost, replace_functions
         )
         if self._anew:
-            why = Verdict(True, "no version before fits the columns that Spark's plan has now")
-            verdicts = dict.fromkeys(verdicts, why)
+            why = "no version before fits the columns that Spark's plan has now"
+            live = {
+                name
+                for change in self.changes
+                if not change.taken_back and is_live(change)
+                for name in change.order.targets
+            }
+            verdicts = {name: Verdict(True, why, surprises=name in live) for name in verdicts}
         self._noted = {
             name: recorded[name] if verdicts[name].held else digest
             for name, digest in self._digests.items()
