@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
+import logging
 import sys
 from pathlib import Path
 from unittest import mock
@@ -117,6 +118,20 @@ except Exception as error:
     print(str(error))
 section("over")
 flow.stop()
+
+logging.basicConfig(level=logging.WARNING)
+flow, writer = build("batches", bad)
+feed("batches", 5)
+writer = writer.foreachBatch(lambda frame, number: frame.write.format("noop").mode("append").save())
+section("batches")
+query = flow.start(writer, fries.Supervision(restarts=0))
+try:
+    query.awaitTermination()
+except Exception as error:
+    print(str(error))
+section("stopped")
+flow.stop()
+assert not logging.getLogger("py4j.clientserver").filters
 spark.stop()
 """
 HEADLINE = "operator 'score' failed on {'id': 7, 'amount': 1.0}: ZeroDivisionError("
@@ -152,7 +167,7 @@ def spark_log(text: str) -> str:
     return told
 
 
-@pytest.mark.parametrize("section", ["update", "supervised", "at_once"])
+@pytest.mark.parametrize("section", ["update", "supervised", "at_once", "batches"])
 def test_a_supervised_query_says_in_a_few_lines_what_failed(
     seen: tuple[str, dict[str, str]], section: str
 ) -> None:

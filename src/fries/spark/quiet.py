@@ -43,6 +43,11 @@ LONGEST_NAME: Final = 64
 SIZE: Final = "20 MB"
 """Of the file, and of the older one that is kept beside it."""
 PATTERN: Final = "%d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex"
+CALLBACKS: Final = logging.getLogger("py4j.clientserver")
+"""What calls the function of a foreachBatch sink."""
+FAILED_CALLBACK: Final = "There was an exception while executing the Python Proxy"
+"""What it says, with a traceback, if the function raises."""
+LAYOUT: Final = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 LOG4J: Final = "org.apache.logging.log4j"
 PAIR: Final = "core.util.KeyValuePair"
 _logger = logging.getLogger(__name__)
@@ -66,6 +71,7 @@ class QuietSpark:
     def starting(self) -> Iterator[None]:
         """Have what is started here known by its mark, and be quiet about it from the first."""
         self._point(self._whatever_starts)
+        CALLBACKS.addFilter(self._stays)
         before = self._context.getLocalProperty(MARK)
         self._context.setLocalProperty(MARK, self._mark)
         try:
@@ -79,6 +85,22 @@ class QuietSpark:
     def follow(self, query: StreamingQuery) -> None:
         """From now on this is the query."""
         self._point(lambda: _Whose({str(query.id): str(query.runId)}))
+
+    def _stays(self, record: logging.LogRecord) -> bool:
+        """Whether what Py4J logs is no failure of this query's sink: else it goes to the file.
+
+        The call comes from the query's thread, and a question on the way goes back to that one.
+        """
+        if not record.getMessage().startswith(FAILED_CALLBACK):
+            return True
+        try:
+            if self._context.getLocalProperty(MARK) != self._mark:
+                return True
+            with Path(self.file).open("a") as file:
+                file.write(f"{LAYOUT.format(record)}\n")
+        except Exception:  # Spark is gone, or there is no room: then it is said where it always is
+            return True
+        return False
 
     def _whatever_starts(self) -> _Whose:
         """What no query is that runs now, in any session."""
@@ -105,7 +127,8 @@ class QuietSpark:
         return f"Spark's own messages: {self.file}" if said else ""
 
     def close(self) -> None:
-        """The query is over: leave Log4j as it was, and no file that nobody needs."""
+        """The query is over: leave all logs as they were, and no file that nobody needs."""
+        CALLBACKS.removeFilter(self._stays)
         self._restore(self._undo)
         if not self.told():
             Path(self.file).unlink(missing_ok=True)
