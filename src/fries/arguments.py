@@ -19,6 +19,14 @@ def expect(where: str, what: str, value: object, kinds: type | tuple[Any, ...], 
         raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
 
 
+def expect_callable(where: str, what: str, value: object, meant: str) -> None:
+    """Refuse what cannot be called, or what runs nothing yet when it is."""
+    if not callable(value):
+        raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+    if wrong := deferred(value):
+        raise TraitError(where, f"{what} is {wrong}")
+
+
 def deferred(function: Any, may_generate: bool = False) -> str | None:  # noqa: ANN401
     """What a function is whose call runs nothing yet, where results are wanted at once."""
     called = inspect.unwrap(function) if inspect.isroutine(function) else type(function).__call__

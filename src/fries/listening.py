@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+from fries.arguments import expect_callable
 from fries.events import Event
 
 Callback: TypeAlias = "Callable[[Event], object]"
@@ -63,7 +64,7 @@ class Listening:
         while (event := self._waiting.get()) is not None and not self._stopped:
             try:
                 self._callback(event)
-            except Exception:
+            except BaseException:  # also one that would end this thread, such as sys.exit()
                 _logger.exception("a listener failed on: %s", event)
 
 
@@ -79,6 +80,7 @@ class Announcer:
 
     def listen(self, callback: Callback) -> Listening:
         """Call back with every event from now on, one after the other, on a thread for it."""
+        expect_callable(f"flow {self.flow!r}", "its callback", callback, "a function of an event")
         listening = Listening(callback)
         with self._lock:
             still = (one for one in self._listeners if not one._stopped)

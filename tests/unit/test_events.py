@@ -57,14 +57,15 @@ def test_a_listener_hears_everything_in_order_on_a_thread_of_its_own(announcer: 
     assert threading.current_thread() not in threads
 
 
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
 def test_a_listener_that_raises_hears_the_next_event(
-    announcer: Announcer, caplog: pytest.LogCaptureFixture
+    kind: type[BaseException], announcer: Announcer, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Event] = []
 
     def callback(event: Event) -> None:
         heard.append(event)
-        raise ValueError("not today")
+        raise kind("not today")
 
     announcer.listen(callback)
     told = events(2)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fries import listening
+from fries.errors import TraitError
 from fries.events import Event, QueryEnded
 from fries.flow import Flow
 from fries.graph import Edge, Graph, Operator
@@ -32,3 +35,23 @@ def test_a_flow_is_stopped_at_the_end_of_its_block_and_its_listeners_hear_the_la
     flow._events.tell(QueryEnded("demo"))
     assert len(heard) == 1
     assert not listener._thread.is_alive()
+
+
+async def later(event: Event) -> None:
+    """Nobody would await it."""
+
+
+@pytest.mark.parametrize(
+    ("callback", "problem"),
+    [
+        (3, "its callback is 3; give a function of an event"),
+        (None, "its callback is None; give a function of an event"),
+        (later, "its callback is an async function"),
+    ],
+)
+def test_a_listener_that_cannot_be_called_is_refused_at_once(
+    callback: Any,  # noqa: ANN401
+    problem: str,
+) -> None:
+    with pytest.raises(TraitError, match=problem):
+        Flow("demo").listen(callback)
