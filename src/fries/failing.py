@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeGuard, TypeVar
 
 RUNTIME: Final = str(Path(__file__).parent / "runtime")
 """Where the code is that calls users' functions."""
@@ -20,10 +20,14 @@ MOST_STORY: Final = 20_000
 """Characters of a traceback."""
 MOST_VALUE: Final = 300
 """Characters of a row or a state."""
+_NAME: Final[Any] = vars(type)["__name__"]
+"""Reads the name of a class past its metaclass."""
+Kind = TypeVar("Kind", bound=BaseException)
 
 
 def clipped(text: str, most: int) -> str:
     """A text without its middle: a traceback begins with where and ends with what."""
+    text = _bare(text)
     if len(text) > most:
         half = most // 2
         text = f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
@@ -35,13 +39,31 @@ def described(error: BaseException) -> str:
     return clipped(_repr(error), MOST_PROBLEM)
 
 
+def words_of(error: BaseException) -> str:
+    """What an exception says, without its type."""
+    try:
+        return clipped(str(error), MOST_PROBLEM)
+    except BaseException:  # its own methods may raise anything, even SystemExit
+        return described(error)
+
+
+def name_of(kind: type) -> str:
+    """The name of a class, whatever its metaclass makes of it."""
+    return _bare(_NAME.__get__(kind))
+
+
+def is_a(error: BaseException, kind: type[Kind]) -> TypeGuard[Kind]:
+    """Whether an exception is of a type: it is not asked itself, as ``isinstance`` would."""
+    return issubclass(type(error), kind)
+
+
 def story_of(error: BaseException) -> str:
     """The traceback of an exception."""
     try:
         where = _users(error.__traceback__)
         return clipped("".join(traceback.format_exception(type(error), error, where)), MOST_STORY)
     except BaseException as problem:  # its own methods may raise anything, even SystemExit
-        return f"{_repr(error)}\n(its traceback cannot be told: {_repr(problem)})"
+        return f"{described(error)}\n(its traceback cannot be told: {described(problem)})"
 
 
 def _users(where: TracebackType | None) -> TracebackType | None:
@@ -56,7 +78,7 @@ def told(error: BaseException) -> str:
     """An exception for people: first what happened, then where."""
     try:
         (*_, what) = traceback.format_exception_only(error)
-    except BaseException:  # as above
+    except BaseException:  # as in words_of
         what = f"{_repr(error)}\n"
     return clipped(what, MOST_PROBLEM) + story_of(error)
 
@@ -70,6 +92,11 @@ def shortened(value: object, most: int = MOST_VALUE) -> str:
 
 def _repr(value: object) -> str:
     try:
-        return repr(value)
+        return _bare(repr(value))
     except BaseException as problem:  # it may raise anything, even SystemExit
-        return f"<{type(value).__name__}, whose repr raises {type(problem).__name__}>"
+        return f"<{name_of(type(value))}, whose repr raises {name_of(type(problem))}>"
+
+
+def _bare(text: str) -> str:
+    """A text of Python's own type: one of a subclass may answer with methods that raise."""
+    return str.__str__(text)

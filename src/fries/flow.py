@@ -25,6 +25,7 @@ from fries.arguments import NUMBER, check_name, expect
 from fries.control.tls import Tls
 from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
 from fries.extras import require_spark
+from fries.failing import words_of
 from fries.graph import Graph
 from fries.history import Entry, entry_of
 from fries.listening import Announcer, Callback, Listening
@@ -376,7 +377,8 @@ class Flow:
                     function = old.with_table(as_table(name, function))
             schema = as_arrow(given.schema)
         except Exception as error:  # of Fries, of Arrow, or of Spark's parser
-            raise UpdateRefusedError(name, f"its table or schema is of no use: {error}") from error
+            problem = f"its table or schema is of no use: {words_of(error)}"
+            raise UpdateRefusedError(name, problem) from error
         return Revision(function, given.migrate, schema, given.result, given.inverse, given.label)
 
     def _add(self, spec: OperatorSpec, inputs: tuple[Stream, ...]) -> Stream:

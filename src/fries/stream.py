@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from fries.arguments import NUMBER, check_name, deferred, expect, listed
 from fries.errors import TraitError
+from fries.failing import described, shortened
 from fries.runtime.functions import accepts
 from fries.runtime.spec import (
     DeadLetters,
@@ -421,7 +422,7 @@ def _style(name: str, batch: str | None) -> Style:
         return Style.ROW if batch is None else {"arrow": Style.ARROW, "pandas": Style.PANDAS}[batch]
     except KeyError:
         raise TraitError(
-            f"operator {name!r}", f"batch={batch!r} means nothing; use 'arrow' or 'pandas'"
+            f"operator {name!r}", f"batch={shortened(batch)} means nothing; use 'arrow' or 'pandas'"
         ) from None
 
 
@@ -444,14 +445,14 @@ def _check_callables(
     check_name("operator", name)
     for function in functions:
         if not callable(function):
-            raise TraitError(f"operator {name!r}", f"{function!r} cannot be called")
+            raise TraitError(f"operator {name!r}", f"{shortened(function)} cannot be called")
         if not accepts(function, arguments):
             raise TraitError(
                 f"operator {name!r}",
-                f"{function!r} must take {arguments} argument{'s' * (arguments > 1)}",
+                f"{shortened(function)} must take {arguments} argument{'s' * (arguments > 1)}",
             )
         if wrong := deferred(function, may_generate):
-            raise TraitError(f"operator {name!r}", f"{function!r} is {wrong}")
+            raise TraitError(f"operator {name!r}", f"{shortened(function)} is {wrong}")
 
 
 def _on_error(name: str, given: object) -> DeadLetters | None:
@@ -459,8 +460,8 @@ def _on_error(name: str, given: object) -> DeadLetters | None:
     if not isinstance(rule, DeadLetters) or not rule.to:
         raise TraitError(
             f"operator {name!r}",
-            f"on_error={given!r} means nothing; use 'fail', 'drop', the name of an output, or "
-            "DeadLetters(to, limit=)",
+            f"on_error={shortened(given)} means nothing; use 'fail', 'drop', the name of an "
+            "output, or DeadLetters(to, limit=)",
         )
     expect(f"operator {name!r}", "the limit of failing rows", rule.limit, NUMBER, "a share of 1")
     if rule.to == "fail" and isinstance(given, DeadLetters):
@@ -483,8 +484,8 @@ def _on_unreadable(name: str, given: object) -> OnUnreadable:
     except ValueError:
         raise TraitError(
             f"operator {name!r}",
-            f"on_unreadable={given!r} means nothing; use 'fail', 'skip' or a function of the key, "
-            "the pickled state and the error",
+            f"on_unreadable={shortened(given)} means nothing; use 'fail', 'skip' or a function of "
+            "the key, the pickled state and the error",
         ) from None
 
 
@@ -503,7 +504,8 @@ def _inferred(name: str, function: Function, style: Style, schema: pa.Schema) ->
         made = function(empty)
     except Exception as error:
         raise TraitError(
-            f"operator {name!r}", f"its dry run on an empty batch failed ({error!r}); give a schema"
+            f"operator {name!r}",
+            f"its dry run on an empty batch failed ({described(error)}); give a schema",
         ) from error
     if style is Style.PANDAS:
         return _from_frame(name, made, empty.dtypes, schema)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fries.arguments import deferred
 from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
+from fries.failing import shortened
 from fries.labels import code_label
 from fries.runtime.functions import accepts, make_call, never
 from fries.runtime.lookup import Lookup
@@ -82,7 +83,9 @@ def _check_callables(spec: OperatorSpec, update: Revision) -> None:
     functions += [("inverse", update.inverse, 1)] if update.inverse is not None else []
     for what, function, _ in functions:
         if not callable(function):
-            raise UpdateRefusedError(spec.name, f"its {what}, {function!r}, cannot be called")
+            raise UpdateRefusedError(
+                spec.name, f"its {what}, {shortened(function)}, cannot be called"
+            )
     for what, function, count in functions:
         if not accepts(function, count):
             raise UpdateRefusedError(

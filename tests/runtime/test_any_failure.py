@@ -15,7 +15,9 @@ from fries.control.wire import MAX_UP
 from fries.errors import OperatorError
 from fries.failing import MOST_PROBLEM, MOST_STORY, described, shortened, story_of, told
 from fries.runtime.configuration import Configuration
-from fries.runtime.spec import Style
+from fries.runtime.dead_letters import MOST_MESSAGE, batch_of_letters
+from fries.runtime.sparing import letter_of
+from fries.runtime.spec import DROP, DeadLetters, Style
 from fries.runtime.stage import Stage
 from tests.runtime.test_keyed_stage import Bench, process
 from tests.runtime.test_keyed_stage import rows as keyed_rows
@@ -40,6 +42,74 @@ class UnpicklableError(Exception):
         self.hook = lambda: two
 
 
+def refuse(*_: object, **__: object) -> NoReturn:
+    """Any method of something that wants to tell nothing."""
+    raise SystemExit("not even this")
+
+
+class Text(str):
+    """A text whose own methods all raise."""
+
+    __slots__ = ()
+    __len__ = __getitem__ = __format__ = __iter__ = __add__ = __mod__ = __contains__ = refuse
+    __str__ = __repr__ = encode = splitlines = strip = refuse
+
+
+class Nameless(type):
+    """Classes that do not tell their names."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        """Not even to Fries."""
+        raise SystemExit("no name")
+
+
+class TextualError(Exception):
+    """It tells all that is asked, with texts of its own kind."""
+
+    def __repr__(self) -> str:
+        return Text("its repr")
+
+    def __str__(self) -> str:
+        return Text("its words")
+
+
+class NamelessError(ShyError, metaclass=Nameless):
+    """Of no known class, without words, and no exception if one asks it."""
+
+    def __bool__(self) -> bool:
+        raise SystemExit("neither true nor false")
+
+    @property
+    def __class__(self) -> type:
+        """Not that either."""
+        raise SystemExit("no class")
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None: ...
+
+
+class LongError(Exception):
+    """Its words are long, and cannot be told with its traceback."""
+
+    def __repr__(self) -> str:
+        return "x" * 10_000_000
+
+    @property
+    def __cause__(self) -> NoReturn:  # type: ignore[override]
+        """Nobody may know."""
+        raise SystemExit("no cause")
+
+
+class Row(dict[str, object]):
+    """A row that cannot be shown."""
+
+    def __repr__(self) -> str:
+        return Text("a row")
+
+    __iter__ = keys = items = __getitem__ = refuse
+
+
 def _raise(error: BaseException) -> NoReturn:
     raise error
 
@@ -55,12 +125,27 @@ FAILURES: dict[str, Callable[[], object]] = {
     "a message of 10 MB": lambda: _raise(ValueError("x" * 10_000_000)),
     "half a character": lambda: _raise(ValueError("\ud800")),
     "too deep": lambda: _deep(0),
+    "texts of its own kind": lambda: _raise(TextualError()),
+    "a class without a name": lambda: _raise(NamelessError()),
+    "long, without a traceback": lambda: _raise(LongError()),
     "a group": lambda: _raise(BaseExceptionGroup("two", [SystemExit(1), ShyError()])),
 }
 
 
 def _deep(level: int) -> int:
     return _deep(level + 1) + 1
+
+
+def raised(stage: Stage) -> OperatorError | None:
+    """How a stage fails on a row; nothing but such an error may leave it."""
+    try:
+        list(stage.run(SOURCE, rows(1, [0])))
+    except OperatorError as error:
+        return error
+    return None
+
+
+DROPPED = DeadLetters(DROP, limit=1.0)
 
 
 def failing(name: str) -> OperatorError:
@@ -109,6 +194,70 @@ def test_telling_of_an_exception_never_fails_and_is_short(name: str) -> None:
     assert len(story_of(error)) < MOST_STORY + 100
     assert len(told(error)) < MOST_PROBLEM + MOST_STORY + 200
     (described(error) + story_of(error) + told(error) + shortened(error)).encode()
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("style", [Style.ROW, Style.ARROW])
+def test_a_row_that_fails_in_any_way_is_set_apart_or_blamed(style: Style, name: str) -> None:
+    _, spec = chain()
+    bad = replace(operator("B"), style=style, function=lambda _: FAILURES[name](), on_error=DROPPED)
+    script = Script()
+    stage = Stage(spec, Configuration([operator("A"), bad]), script)
+    error = raised(stage)
+    assert script.failures == [(0, error)] * (error is not None)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_row_that_was_set_apart_can_be_written(name: str) -> None:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - whatever it is
+        FAILURES[name]()
+    try:
+        letter = letter_of(operator("B"), 0, {"n": 1}, caught.value)
+    except OperatorError:  # no matter of the row
+        assert not issubclass(type(caught.value), Exception)
+        return
+    (written,) = batch_of_letters("B", 0, [letter]).to_pylist()
+    assert len(written["error_message"]) <= MOST_MESSAGE
+
+
+VALUES: dict[str, Callable[[], object]] = {
+    "a text": lambda: Text("a"),
+    "a list of it": lambda: [Text("a")],
+    "of a class without a name": NamelessError,
+    "a class without a name": lambda: NamelessError,
+    "a row": Row,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_showing_a_value_never_fails(name: str) -> None:
+    assert type(shortened(VALUES[name]())) is str
+
+
+RESULTS: dict[str, Callable[[], object]] = {
+    "a row": Row,
+    "a row with another column": lambda: {"n": 1, Text("m"): 2},
+    "a row with a number that is none": lambda: {"n": NamelessError()},
+    "a row with a text": lambda: {"n": Text("1")},
+    "a column of 10 MB": lambda: {"x" * 10_000_000: 1},
+    "a text of 10 MB": lambda: {"n": "x" * 10_000_000},
+    "no row": lambda: Text("row"),
+    "something without a class": NamelessError,
+}
+
+
+@pytest.mark.parametrize("rule", [None, DROPPED])
+@pytest.mark.parametrize("culprit", ["A", "B"])
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_function_may_return_anything(name: str, culprit: str, rule: DeadLetters | None) -> None:
+    _, spec = chain()
+    bad = replace(operator(culprit), function=lambda _: RESULTS[name](), on_error=rule)
+    operators = {"A": operator("A"), "B": operator("B"), culprit: bad}
+    script = Script()
+    stage = Stage(spec, Configuration(list(operators.values())), script)
+    error = raised(stage)
+    assert script.failures == [(0, error)] * (error is not None)
+    assert error is None or len(error.problem) < 3 * MOST_PROBLEM
 
 
 def test_an_exception_without_a_repr_is_told_by_its_class() -> None:

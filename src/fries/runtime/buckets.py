@@ -17,6 +17,8 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
+from fries.failing import shortened
+
 Key: TypeAlias = Any
 """The value of a key column, or a tuple of several."""
 Dumps: TypeAlias = "Callable[[object], bytes]"
@@ -112,5 +114,5 @@ def _importable(module: str) -> bool:
 
 def keys_shown(keys: Sequence[Key], most: int = 5) -> str:
     """Some keys for a message."""
-    shown = [repr(key) for key in keys[:most]]
+    shown = [shortened(key) for key in keys[:most]]
     return ", ".join(shown) + (f" and {len(keys) - most} more" if len(keys) > most else "")

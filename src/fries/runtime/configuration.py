@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from fries.errors import OperatorError
-from fries.failing import described
+from fries.failing import described, shortened
 from fries.runtime.buckets import states, unpacked
 from fries.runtime.dead_letters import FailingShare
 from fries.runtime.functions import Call, make_call
@@ -274,7 +274,7 @@ class Configuration:
                     through(steps[version:], state)
                 except MigrationError as failed:
                     whose = "its" if failed.change == change else f"change {failed.change}'s"
-                    problem = f"{whose} migration fails on the live state of key {key!r}"
+                    problem = f"{whose} migration fails on the live state of key {shortened(key)}"
                     raise OperatorError(name, f"{problem}: {described(failed.error)}") from failed
 
     def _steps(self, operator: str, updates: Iterable[tuple[int, _Loaded]]) -> list[Step]:

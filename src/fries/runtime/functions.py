@@ -19,7 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
-from fries.failing import described, shortened, story_of
+from fries.failing import (
+    MOST_PROBLEM,
+    MOST_VALUE,
+    clipped,
+    described,
+    shortened,
+    story_of,
+    words_of,
+)
 from fries.runtime.arrow import Array, Field, Integers
 from fries.runtime.data import Data, Row
 from fries.runtime.dead_letters import DeadLetter
@@ -345,7 +353,8 @@ def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  
     wrong = values[(numbers < 0) | (numbers >= end) | (numbers != values)]
     if len(wrong):
         raise OperatorError(
-            spec.name, f"it returned the {what} {wrong[0]}; there are 0 to {end - 1}"
+            spec.name,
+            f"it returned the {what} {shortened(wrong.tolist()[0])}; there are 0 to {end - 1}",
         )
     return numbers
 
@@ -363,7 +372,8 @@ def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
         if row.keys() != names:
             raise OperatorError(
                 spec.name,
-                f"it returned the columns {sorted(row, key=str)}, declared are {sorted(names)}",
+                f"it returned the columns {shortened(sorted(row, key=str), MOST_PROBLEM)}, "
+                f"declared are {sorted(names)}",
             )
     return pa.RecordBatch.from_arrays(
         [_column_of(spec, field, [row[field.name] for row in rows]) for field in spec.schema],
@@ -401,8 +411,9 @@ def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
     """Values as a column; Arrow would cut the fraction off a number without a word."""
     try:
         for value in fractions(field.type, values):
+            shown = clipped(str(value), MOST_VALUE)
             raise OperatorError(
-                spec.name, f"it returned {value} for the column {field.name!r} of {field.type}"
+                spec.name, f"it returned {shown} for the column {field.name!r} of {field.type}"
             )
         column: Array = pa.array(values, type=field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -423,9 +434,9 @@ def _misfit(field: Field, values: list[Any], error: Exception) -> str:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as reason:
             return (
                 f"it returned {shortened(value)} for the column {field.name!r} of type "
-                f"{field.type}: {reason}"
+                f"{field.type}: {words_of(reason)}"
             )
-    return f"its values for the column {field.name!r} do not fit: {error}"
+    return f"its values for the column {field.name!r} do not fit: {words_of(error)}"
 
 
 def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401

@@ -217,7 +217,7 @@ def _unique(spec: OperatorSpec, keys: list[Key]) -> dict[Key, int]:
         if key in found:
             raise OperatorError(
                 spec.name,
-                f"two tuples have the key {key!r}; join on a key that is unique in a batch",
+                f"two tuples have the key {shortened(key)}; join on one that is unique in a batch",
             )
         if key is not None and not (isinstance(key, tuple) and None in key):
             found[key] = number

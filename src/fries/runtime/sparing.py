@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
-from fries.failing import described
+from fries.failing import is_a, name_of, shortened, words_of
 from fries.runtime.arrow import concat_batches
 from fries.runtime.data import Data
 from fries.runtime.dead_letters import DeadLetter, plain
@@ -48,21 +48,19 @@ def sparing(spec: OperatorSpec, call: Call) -> Call:
 def letter_of(spec: OperatorSpec, number: int, row: object, error: BaseException) -> DeadLetter:
     """A row that failed; raises if that is no matter of the row."""
     cause = cause_of(error)
-    if not isinstance(cause, Exception) or isinstance(cause, MemoryError):
-        raise error if isinstance(error, OperatorError) else failure(spec, error, row) from None
-    if isinstance(cause, OperatorError):
+    if not is_a(cause, Exception) or is_a(cause, MemoryError):
+        raise error if is_a(error, OperatorError) else failure(spec, error, row) from None
+    if is_a(cause, OperatorError):
         return DeadLetter(number, row, "WrongResult", plain(cause.problem))
-    try:
-        said = str(cause)
-    except BaseException:  # its own methods may raise anything, even SystemExit
-        said = described(cause)
-    return DeadLetter(number, row, type(cause).__name__, plain(said))
+    return DeadLetter(number, row, plain(name_of(type(cause))), plain(words_of(cause)))
 
 
 def cause_of(error: BaseException) -> BaseException:
     """What a user's function has raised; an error of Fries if it has returned something wrong."""
-    if isinstance(error, OperatorError) and error.story:  # made where that was caught
-        return error.__cause__ or error.__context__ or error
+    if is_a(error, OperatorError) and error.story:  # made where that was caught
+        for cause in (error.__cause__, error.__context__):
+            if cause is not None:  # it may say of itself that it is false
+                return cause
     return error
 
 
@@ -157,7 +155,8 @@ def _split(spec: OperatorSpec, function: Function) -> Step:
         branch = int(given)
         if branch != given or not 0 <= branch < spec.branches:
             raise OperatorError(
-                spec.name, f"it returned the branch {given}; there are 0 to {spec.branches - 1}"
+                spec.name,
+                f"it returned the branch {shortened(given)}; there are 0 to {spec.branches - 1}",
             )
         return (None,), branch
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from fries.errors import LogError, LogMismatchError
+from fries.failing import described
 from fries.log.reading import Logged
 from fries.runtime.digests import digest_of
 from fries.runtime.spec import Function, OperatorSpec
@@ -88,7 +89,8 @@ def _logged_steps(name: str, logged: Iterable[Logged]) -> list[Function]:
             _, migrations, *_ = pickle.loads(one.intent.residue)
         except Exception as error:
             raise LogError(
-                f"the migrations of change {one.number} cannot be loaded from the log: {error!r}"
+                f"the migrations of change {one.number} cannot be loaded from the log: "
+                f"{described(error)}"
             ) from error
         step = migrations.get(name)
         if isinstance(step, partial) and step.func is through:

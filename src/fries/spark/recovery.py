@@ -9,6 +9,7 @@ from dataclasses import replace
 from fries.control.changes import Change, Order
 from fries.control.messages import ANY_BATCH, Failed
 from fries.errors import LogError
+from fries.failing import described
 from fries.log.reading import Logged
 from fries.protocol.controller import Phase
 from fries.runtime.shipped import Shipped
@@ -62,8 +63,8 @@ def _applied(
     except Exception as error:
         raise LogError(
             f"the functions of change {change.number} ({_names(change.order.targets)}) cannot be "
-            f"loaded from the log: {error!r}; make their modules importable again, or start the "
-            "flow with the functions in its code and replace_functions=True"
+            f"loaded from the log: {described(error)}; make their modules importable again, or "
+            "start the flow with the functions in its code and replace_functions=True"
         ) from error
     labels = change.order.labels
     specs = {

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from fries.control.changes import Order
 from fries.control.wire import room
 from fries.errors import UpdateRefusedError
-from fries.failing import story_of
+from fries.failing import story_of, words_of
 from fries.log.pieces import unhurried
 from fries.plan import CommitPoint, Plan
 from fries.runtime.configuration import Configuration
@@ -227,8 +227,8 @@ def _refuse_unpicklable(name: str, value: object) -> None:
     except Exception as error:
         raise UpdateRefusedError(
             name,
-            f"it cannot be pickled ({error}); keep connections, locks and sessions out of it, and "
-            "open them inside the function",
+            f"it cannot be pickled ({words_of(error)}); keep connections, locks and sessions out "
+            "of it, and open them inside the function",
         ) from error
 
 
