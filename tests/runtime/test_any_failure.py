@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -16,10 +17,12 @@ from fries.errors import OperatorError
 from fries.failing import MOST_PROBLEM, MOST_STORY, described, shortened, story_of, told
 from fries.runtime.configuration import Configuration
 from fries.runtime.dead_letters import MOST_MESSAGE, batch_of_letters
+from fries.runtime.keyed import results
 from fries.runtime.sparing import letter_of
 from fries.runtime.spec import DROP, DeadLetters, Style
 from fries.runtime.stage import Stage
-from tests.runtime.test_keyed_stage import Bench, process
+from tests.runtime.test_blame import blamed, failing_fold, fold, shipped
+from tests.runtime.test_keyed_stage import Bench, aggregate, process
 from tests.runtime.test_keyed_stage import rows as keyed_rows
 from tests.runtime.test_stage import SOURCE, Script, chain, operator, rows
 
@@ -258,6 +261,80 @@ def test_a_function_may_return_anything(name: str, culprit: str, rule: DeadLette
     error = raised(stage)
     assert script.failures == [(0, error)] * (error is not None)
     assert error is None or len(error.problem) < 3 * MOST_PROBLEM
+
+
+class Lazy(Row):
+    """A row that fails when it is read, and has no words for it."""
+
+    __iter__ = keys = items = refuse
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise NamelessError
+
+
+class Number:
+    """A value that Arrow takes once."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def __index__(self) -> int:
+        self.left -= 1
+        return 1 if self.left >= 0 else refuse()
+
+    __int__ = __index__
+
+
+def endless_failure() -> Iterator[object]:
+    """A generator that fails after its first row."""
+    yield {"k": 1, "n": 1, "seen": ""}
+    raise NamelessError
+
+
+TAKEN_ONCE = "a value that can be read once"
+KEYED: dict[str, tuple[bool, Callable[[], object]]] = {
+    **{name: (False, made) for name, made in RESULTS.items()},
+    **{f"several: {name}": (True, made) for name, made in RESULTS.items()},
+    "a row that is read late": (False, Lazy),
+    TAKEN_ONCE: (False, lambda: {"k": 1, "n": Number(), "seen": ""}),
+    "a generator that fails": (True, endless_failure),
+    "rows that fail one by one": (True, lambda: [Lazy(), Lazy()]),
+}
+
+
+def answering(name: str, state: object, row: dict[str, object]) -> object:  # noqa: ARG001
+    return row["n"], KEYED[name][1]()
+
+
+@pytest.mark.parametrize("name", [name for name in KEYED if name != TAKEN_ONCE])
+def test_a_keyed_function_may_return_anything(name: str) -> None:
+    bench = Bench()
+    bad = replace(process(), function=partial(answering, name), many=KEYED[name][0])
+    bench.configuration.load(7, 1, shipped(bad))
+    assert blamed(failing_fold(bench, [2])) == (7, "F")
+    assert bench.store.values == {}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_row_for_which_a_keyed_function_returns_anything_is_set_apart_or_blamed(
+    name: str,
+) -> None:
+    many, function = KEYED[name][0], partial(answering, name)
+    bench = Bench(replace(process(), function=function, many=many, on_error=DROPPED))
+    script = Script()
+    try:
+        fold(bench, [0], script)
+    except OperatorError:
+        assert blamed(script) == (0, "F")
+    else:
+        assert script.set_apart["F"] == 1
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_of_an_aggregate_may_be_anything(name: str) -> None:
+    bad = replace(aggregate(), result=lambda _: RESULTS[name]())
+    with pytest.raises(OperatorError, match="operator 'A' failed"):
+        results(bad, {1: (0, 1)})
 
 
 def test_an_exception_without_a_repr_is_told_by_its_class() -> None:

@@ -364,7 +364,19 @@ def _to_style(spec: OperatorSpec, data: Data) -> Any:  # noqa: ANN401
 
 
 def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
-    """Rows as a batch; a row with other columns than declared is refused, not cut."""
+    """Rows as a batch; a row with other columns than declared is refused, not cut.
+
+    Rows and values may be of users' classes, whose methods fail as their functions do.
+    """
+    try:
+        return _as_declared(spec, rows)
+    except OperatorError:
+        raise
+    except BaseException as error:  # the user's code may raise anything, even SystemExit
+        raise failure(spec, error) from None
+
+
+def _as_declared(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
     names = set(spec.schema.names)
     for row in rows:
         if not isinstance(row, dict):

@@ -74,6 +74,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
                 if written != version:
                     state = migrate(written, state)
                 state, given = step(function(state, row))
+                kept = list(map(keep, given))
             except OperatorError:
                 raise
             except MigrationError as failed:
@@ -81,11 +82,11 @@ def make_fold(spec: OperatorSpec) -> Fold:
             except BaseException as error:  # the user's code may raise anything, even SystemExit
                 raise failure(spec, error, row) from None
             group.put(key, version, state)
-            made.extend(map(keep, given))
-            parents.extend([number] * len(given))
+            made.extend(kept)
+            parents.extend([number] * len(kept))
         whole = len(made) == len(rows) and not spec.many
         return Output(
-            Data.of(batch_of(spec, made)), None if whole else np.array(parents, dtype=np.int64)
+            Data.of(from_rows(spec, made)), None if whole else np.array(parents, dtype=np.int64)
         )
 
     return fold
@@ -103,14 +104,16 @@ def _sparing_fold(spec: OperatorSpec) -> Fold:
     def begun(key: Key, row: object, group: KeyGroup, version: int, migrate: Migrate) -> Any:  # noqa: ANN401
         """The state of a key as its next row needs it; if that fails, no row is to blame."""
         entry = group.get(key)
-        state = copy.deepcopy(keying.initial) if entry is None else entry[1]
-        written = first if entry is None else entry[0]
-        if state is None or written == version:
-            return state
         try:
-            return migrate(written, state)
+            state = copy.deepcopy(keying.initial) if entry is None else entry[1]
+            written = first if entry is None else entry[0]
+            return state if state is None or written == version else migrate(written, state)
+        except OperatorError:
+            raise
         except MigrationError as failed:
             raise replace(failure(spec, failed.error, row), change=failed.change) from None
+        except BaseException as error:  # as in make_fold
+            raise failure(spec, error, row) from None
 
     def fold(batch: pa.RecordBatch, group: KeyGroup, version: int, migrate: Migrate) -> Output:
         made: list[Any] = []
@@ -133,7 +136,7 @@ def _sparing_fold(spec: OperatorSpec) -> Fold:
             made.extend(kept)
             parents.extend([number] * len(kept))
         numbers = np.array(parents, dtype=np.int64)
-        return Output(Data.of(batch_of(spec, made)), numbers, letters=tuple(letters))
+        return Output(Data.of(from_rows(spec, made)), numbers, letters=tuple(letters))
 
     return fold
 
@@ -164,25 +167,19 @@ def results(spec: OperatorSpec, states: Mapping[Key, Any]) -> pa.RecordBatch:
     columns = spec.keying.columns
     rows = []
     for key, state in states.items():
+        values = (key,) if len(columns) == 1 else key
         try:
             row = state if spec.result is None else spec.result(state)
-        except BaseException as error:  # as above
+            if not isinstance(row, dict):
+                raise OperatorError(
+                    spec.name, f"its result must be a dict of columns, not {shortened(row)}"
+                )
+            rows.append({**dict(zip(columns, values, strict=True)), **row})
+        except OperatorError:
+            raise
+        except BaseException as error:  # as in make_fold
             raise failure(spec, error, state) from None
-        if not isinstance(row, dict):
-            raise OperatorError(
-                spec.name, f"its result must be a dict of columns, not {shortened(row)}"
-            )
-        values = (key,) if len(columns) == 1 else key
-        rows.append({**dict(zip(columns, values, strict=True)), **row})
-    return batch_of(spec, rows)
-
-
-def batch_of(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
-    """Rows as a batch; a value of a wrong type names the operator."""
-    try:
-        return from_rows(spec, rows)
-    except pa.ArrowException as error:
-        raise failure(spec, error) from error
+    return from_rows(spec, rows)
 
 
 def join(spec: OperatorSpec, left: Chunk, right: Chunk) -> Chunk:
