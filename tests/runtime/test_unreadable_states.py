@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from fries.errors import StateError
-from fries.runtime.spec import OnUnreadable, Unreadable
+from fries.runtime.spec import DROP, DeadLetters, OnUnreadable, Unreadable
+from fries.runtime.stage import Stage
 from fries.runtime.state import META, KeyGroup
 from tests.runtime.test_blame import blamed, failing_fold, shipped, with_states
-from tests.runtime.test_keyed_stage import BIT, Bench, process
+from tests.runtime.test_keyed_stage import BIT, TO_F, Bench, process, rows
+from tests.runtime.test_stage import Script
 from tests.runtime.test_state import MemoryStore, hashes, put, spread
 
 Row = dict[str, Any]
@@ -174,6 +176,36 @@ def test_it_is_not_blamed_on_a_newer_version_that_came_to_other_keys() -> None:
     bench = Bench(replace(process(), function=partial(poisoned, "setstate")))
     bench.configuration.load(7, 1, shipped(replace(process(), function=harmless)))
     assert blamed(failing_fold(bench, [0, 2])) == (0, "F")
+
+
+def poisoned_once(kind: str, state: object, row: Row) -> tuple[object, Row]:
+    """The row behind the one that made the state fails, and may: its state is put back."""
+    if state is not None:
+        raise ValueError("this row fails")
+    return POISON[kind](), row
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_state_that_cannot_be_put_back_is_blamed_on_the_version_that_made_it(kind: str) -> None:
+    bench = Bench(replace(process(), on_error=DeadLetters(DROP, limit=1.0)))
+    poison = replace(bench.spec, function=partial(poisoned_once, kind))
+    bench.configuration.load(7, BIT, shipped(poison))
+    script, group = Script(), KeyGroup("F", bench.store)
+    chunk = rows([(1, 0), (1, 1)], [1 << BIT] * 2)
+    stage = Stage(bench.stage_spec, bench.configuration, script)
+    with pytest.raises(StateError, match="'F' failed on the state of key 1, which change 7 wrote"):
+        list(stage.run_group(bench.spec, TO_F, chunk, group, hashes([1, 1], spread)))
+    assert blamed(script) == (7, "F")
+    assert bench.store.values == {}
+
+
+def test_a_group_does_not_go_back_to_a_state_that_is_read_as_none() -> None:
+    group = KeyGroup("scores", None)
+    group.load([1], hashes([1], spread))
+    group.put(1, 0, Vanishing(3))
+    group.begin()
+    group.get(1)
+    assert not group.rewind()
 
 
 def test_states_that_end_with_their_batch_need_not_be_readable() -> None:

@@ -77,10 +77,16 @@ def read_back(state: object, data: bytes) -> None:
     """Raise what would be raised if another process read a state from its bytes."""
     kind = type(state)
     found = pickle.loads(data) if kind in _met else _Reader(io.BytesIO(data)).load()
-    if found is None:  # no key has such a state: the versions to come would not know it
-        raise ValueError("its bytes are read as None")
+    present(found)
     if kind.__module__ != "builtins":  # a dict may hold anything
         _met.add(kind)
+
+
+def present(state: Any) -> Any:  # noqa: ANN401
+    """A state that was read; raises if it is none: no version would know it for one."""
+    if state is None:
+        raise ValueError("its bytes are read as None")
+    return state
 
 
 class _Reader(pickle.Unpickler):

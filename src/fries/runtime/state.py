@@ -28,6 +28,7 @@ from fries.runtime.buckets import (
     Key,
     keys_shown,
     packed,
+    present,
     read_back,
     unpacked,
 )
@@ -114,7 +115,7 @@ class KeyGroup:
             return False
         try:
             self._live.update(
-                (key, pickle.loads(kept) if isinstance(kept, bytes) else kept)
+                (key, _entry(kept) if isinstance(kept, bytes) else kept)
                 for key, kept in journal.items()
                 if kept is not NOTHING_PUT
             )
@@ -165,9 +166,14 @@ class KeyGroup:
         One that no row of the batch has put is read from its bytes again, each time.
         """
         entry = self._live.get(key)
-        if entry is not None and data is not None:
-            version, _, writer = entry
-            self._live[key] = version, pickle.loads(data), writer
+        if entry is None or data is None:
+            return
+        version, _, writer = entry
+        try:
+            self._live[key] = version, present(pickle.loads(data)), writer
+        except BaseException as error:  # as above
+            problem = f"it cannot be put back after a row that failed ({described(error)})"
+            raise self._lost((key,), problem, error, writer) from None
 
     def entries(self) -> Iterable[tuple[Key, Entry]]:
         """Every key of the batch with a state, in the order in which they were first touched."""
@@ -304,3 +310,8 @@ class KeyGroup:
     ) -> StateError:
         where = f"the state of key {keys_shown(keys)}"
         return StateError(self._operator, problem, where, story_of(error), change, keys)
+
+
+def _entry(data: bytes) -> Entry:
+    version, state, writer = pickle.loads(data)
+    return version, present(state), writer
