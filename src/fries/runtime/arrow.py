@@ -21,6 +21,11 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of their own."""
+    return concat_batches([batch])  # Arrow copies here, even if there is just one
+
+
 def take(batch: pa.RecordBatch, rows: Integers) -> pa.RecordBatch:
     """Some rows, in a given order."""
     taken: pa.RecordBatch = batch.take(rows)

@@ -41,6 +41,10 @@ class Chunk:
         """The same rows for one more attempt, which sees nothing of what others have changed."""
         return Chunk(self.data.anew(), self.epochs, self.txns)
 
+    def owned(self) -> Chunk:
+        """The same rows, to wait while functions are called again."""
+        return Chunk(self.data.owned(), self.epochs, self.txns) if self.data.borrowed else self
+
     def stamped(self, bits: int) -> Chunk:
         """The same rows with some bits set."""
         return Chunk(self.data, self.epochs | bits, self.txns) if bits else self

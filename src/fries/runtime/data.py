@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fries.runtime.arrow import Booleans, Integers, take
+from fries.runtime.arrow import Booleans, Integers, copied, take
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -20,7 +20,7 @@ Row: TypeAlias = "dict[str, Any]"
 class Data:
     """Rows of one schema. Nobody changes them; dicts that are given away are not kept."""
 
-    __slots__ = ("_batch", "_frame", "_rows", "_size", "raw", "schema", "shared")
+    __slots__ = ("_batch", "_frame", "_rows", "_size", "borrowed", "raw", "schema", "shared")
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class Data:
         """Whether several operators get these dicts."""
         self.raw = raw
         """Whether these are dicts as a function has returned them, for the next one of its run."""
+        self.borrowed = False
+        """Whether a function may still have this memory, and write there in its next call."""
         self._size, self._batch, self._rows, self._frame = size, batch, rows, frame
 
     @classmethod
@@ -100,6 +102,10 @@ class Data:
         """The same rows without dicts or frames, which functions may have changed already."""
         return Data.of(self.batch)
 
+    def owned(self) -> Data:
+        """The same rows, which the next call of a function leaves alone."""
+        return Data.of(copied(self.batch)) if self.borrowed else self
+
     def slice(self, start: int, size: int) -> Data:
         """Some rows in a row."""
         size = min(size, self._size - start)
@@ -108,7 +114,9 @@ class Data:
         batch = None if self._batch is None else self._batch.slice(start, size)
         if self._frame is not None and self._batch is None:
             batch = self.batch.slice(start, size)
-        return self._part(size, batch, self._rows and self._rows[start : start + size])
+        made = self._part(size, batch, self._rows and self._rows[start : start + size])
+        made.borrowed = self.borrowed
+        return made
 
     def take(self, rows: Integers) -> Data:
         """Some of the rows, each once, in a given order."""

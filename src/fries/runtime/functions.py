@@ -224,6 +224,7 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
 
     def by_batch(data: Data, _: Interrupted, strict: bool, __: bool) -> Output:
         made = called(data, strict)
+        made.borrowed = True
         if len(made) != len(data):
             raise OperatorError(
                 spec.name,
@@ -309,7 +310,9 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
                 "the number of the input row that it comes from",
             )
         parents = _numbers(spec, f"number in {PARENT!r}", made[PARENT], len(data))
-        return Output(Data.of(_to_arrow(spec, made)), parents)
+        whole = Data.of(_to_arrow(spec, made))
+        whole.borrowed = True
+        return Output(whole, parents)
 
     return by_row if spec.style is Style.ROW else by_batch
 
@@ -322,7 +325,9 @@ def _parents(counts: list[int]) -> Integers:
 def _lookup(spec: OperatorSpec, function: Function) -> Calls:  # noqa: ARG001
     def call(data: Data, _: Interrupted, __: bool, ___: bool) -> Output:
         found, parents = function(data.batch)
-        return Output(Data.of(found), parents)
+        made = Data.of(found)
+        made.borrowed = data.borrowed  # columns that it leaves as they are
+        return Output(made, parents)
 
     return call
 

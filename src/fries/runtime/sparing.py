@@ -186,7 +186,9 @@ def _by_halves(spec: OperatorSpec, call: Call) -> Call:
             start, count = waiting.pop()
             part = batch.slice(start, count)
             try:
-                made.append((start, call(part, never)))
+                output = call(part, never)
+                own = output.data.owned() if waiting else output.data  # it is called again
+                made.append((start, output._replace(data=own)))
             except OperatorError as error:
                 if not count:
                     raise

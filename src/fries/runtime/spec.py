@@ -146,3 +146,20 @@ class StageSpec:
     """In topological order."""
     edges: tuple[EdgeSpec, ...]
     """Every edge that begins, ends or passes here."""
+
+    @property
+    def inner(self) -> frozenset[int]:
+        """The edges that lead to one of its operators."""
+        here = {operator.name for operator in self.operators}
+        return frozenset(edge.number for edge in self.edges if edge.target in here)
+
+    def way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
+        """An edge, and those after it while there are only operators that pass rows on."""
+        plain = {spec.name for spec in self.operators if spec.kind is Kind.PASS}
+        way = [edge]
+        while way[-1].target in plain:
+            outputs = [one for one in self.edges if one.source == way[-1].target]
+            if len(outputs) != 1 or outputs[0].number not in self.inner:
+                break
+            way += outputs
+        return tuple(way)

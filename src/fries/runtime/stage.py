@@ -63,8 +63,7 @@ class Stage:
         self._group: KeyGroup | None = None
         self._versions: dict[int, tuple[OperatorSpec, int]] = {}
         """By version of the states in the group, the operator that wrote them, and its change."""
-        here = {operator.name for operator in spec.operators}
-        self._inner = {edge.number for edge in spec.edges if edge.target in here}
+        self._inner = spec.inner
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
@@ -73,7 +72,7 @@ class Stage:
         """By operator, the maps of rows that follow each other, if it is one of them."""
         self._misfits: dict[str, Blame] = {}
         """By operator of a run, what was wrong with the rows that it got."""
-        self._ways = {edge.number: self._way_in(edge) for edge in spec.edges}
+        self._ways = {edge.number: spec.way_in(edge) for edge in spec.edges}
         """By edge, what rows that come over it pass until an operator does something with them."""
         self.last_old: dict[int, float] = {}
         """By change, when one of its targets last used the version from before it."""
@@ -273,17 +272,6 @@ class Stage:
             self._send(out, made, inbox, leaving)
         return self._through(inbox, leaving)
 
-    def _way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
-        """An edge, and those after it while there are only operators that pass rows on."""
-        plain = {spec.name for spec in self._operators if spec.kind is Kind.PASS}
-        way = [edge]
-        while way[-1].target in plain:
-            outputs = self._outputs[way[-1].target]
-            if len(outputs) != 1 or outputs[0].number not in self._inner:
-                break
-            way += outputs
-        return tuple(way)
-
     def _through(self, inbox: Inbox, leaving: list[Leaving]) -> list[Leaving]:
         for place, operator in enumerate(self._operators, 1):
             if operator.kind in FOLDS and operator.name in inbox:
@@ -314,10 +302,12 @@ class Stage:
 
     def _process(self, operator: OperatorSpec, inbox: Inbox, leaving: list[Leaving]) -> None:
         """Let an operator process all that it has got, or the run that it begins."""
-        for arrived in inbox.pop(operator.name, ()):
+        arrivals = inbox.pop(operator.name, [])
+        for arrived in arrivals:
             last, results = self._results_of(operator, arrived)
             outputs = self._outputs[last]
-            for made, branches in results:
+            for given, branches in results:
+                made = given.owned() if len(arrivals) > 1 or len(outputs) > 1 else given
                 made.data.shared = made.data.shared or len(outputs) > 1
                 for out in outputs:
                     if branches is not None:
@@ -396,7 +386,8 @@ class Stage:
                 batch = batch_of_letters(operator.name, change, output.letters)
                 failed = part.children(Output(Data.of(batch), parents_of(output.letters)))
                 yield failed, np.full(len(failed), ERRORS)
-            yield part.children(output), output.branches
+            made = part.children(output)
+            yield made.owned() if len(parts) > 1 else made, output.branches
 
     def _judge(self, note: Note) -> None:
         """Let a version fail of which too many rows have failed.

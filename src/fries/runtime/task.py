@@ -180,6 +180,8 @@ class Task:
             if count >= FLUSH_ROWS or now - since > FLUSH_SECONDS:
                 yield from self._flush(waiting)
                 count, since = 0, now
+            else:
+                waiting[edge.number][-1] = chunk.owned()
         yield from self._flush(waiting)
 
     def _flush(self, waiting: dict[int, list[Chunk]]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,167 @@
+"""Functions that use their memory again: what they gave before stays as it was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fries.runtime.chunks import Chunk
+from fries.runtime.configuration import Configuration
+from fries.runtime.layout import Result
+from fries.runtime.shipped import Shipped
+from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, StageSpec, Style
+from fries.runtime.stage import Stage
+from fries.runtime.task import Execution, Task
+from fries.stages import physical
+from tests.runtime.test_chains import same, spec, stage
+from tests.runtime.test_columns import schema
+from tests.runtime.test_stage import Script, pickled
+from tests.runtime.test_tasks import Line
+
+Row = dict[str, Any]
+N: Final = schema(n=pa.int64())
+ROWS: Final = 40
+IN: Final = EdgeSpec(0, "", "A")
+
+
+class Buffer:
+    """Doubles numbers, always in the same memory."""
+
+    def __init__(self) -> None:
+        self._memory: npt.NDArray[np.int64] = np.zeros(ROWS, dtype=np.int64)
+
+    def arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """For ``batch="arrow"``."""
+        return pa.RecordBatch.from_arrays([pa.array(self._doubled(batch.column("n")))], names=["n"])
+
+    def pandas(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """For ``batch="pandas"``."""
+        return pd.DataFrame({"n": self._doubled(frame["n"])}, copy=False)
+
+    def split_in_two(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """For a ``flat_map``."""
+        arrays = [self.arrow(batch).column("n"), pa.array(np.arange(len(batch)))]
+        return pa.RecordBatch.from_arrays(arrays, names=["n", "_row"])
+
+    def _doubled(self, numbers: Any) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        part = self._memory[: len(numbers)]
+        np.multiply(np.asarray(numbers), 2, out=part)
+        return part
+
+
+def reusing(name: str, style: Style, **more: Any) -> OperatorSpec:  # noqa: ANN401
+    buffer = Buffer()
+    function = buffer.arrow if style is Style.ARROW else buffer.pandas
+    return spec(name, function, N, style=style, **more)
+
+
+def task(*operators: OperatorSpec) -> Task:
+    """Of a flow that is one line."""
+    names = ["", *(one.name for one in operators), "out"]
+    edges = [EdgeSpec(n, *pair) for n, pair in enumerate(itertools.pairwise(names))]
+    flow = physical(operators, edges)
+    gives = Result({edge.number: ("out", flow.schemas[edge.number]) for edge in flow.outputs})
+    return Task(flow.stages[0], gives, Execution(0, 0), Configuration(operators), Line())
+
+
+def listed(leaving: Iterable[tuple[EdgeSpec, Chunk]], to: str = "out") -> Iterator[int]:
+    """The numbers that leave, as Spark takes them: each chunk before the next one."""
+    for edge, made in leaving:
+        if edge.target == to:
+            yield from map(int, made.batch.column("n").to_numpy())
+
+
+def numbers(count: int = ROWS) -> Chunk:
+    return Chunk.fresh(pa.RecordBatch.from_pydict({"n": list(range(count))}, schema=N))
+
+
+@pytest.mark.parametrize("style", [Style.ARROW, Style.PANDAS])
+def test_what_waits_to_be_sent_is_not_overwritten(style: Style) -> None:
+    """The first chunks are of a few rows, and wait for more to leave with."""
+    more: tuple[tuple[OperatorSpec, ...], ...] = (
+        (),
+        (spec("F", lambda row: True, N, kind=Kind.FILTER),),
+        (OperatorSpec("P", Kind.PASS, N),),
+    )
+    for behind in more:
+        whole = task(reusing("A", style), *behind)
+        sent = [n for made in whole.rows([(0, numbers())]) for n in made.column("n").to_pylist()]
+        assert sent == list(range(0, 2 * ROWS, 2))
+
+
+def test_what_a_flat_map_gave_is_not_overwritten() -> None:
+    whole = task(spec("A", Buffer().split_in_two, N, style=Style.ARROW, kind=Kind.FLAT_MAP))
+    sent = [n for made in whole.rows([(0, numbers())]) for n in made.column("n").to_pylist()]
+    assert sent == list(range(0, 2 * ROWS, 2))
+
+
+@pytest.mark.parametrize("style", [Style.ARROW, Style.PANDAS])
+def test_parts_of_a_batch_that_failed_do_not_overwrite_each_other(style: Style) -> None:
+    inner = reusing("A", style)
+    assert inner.function is not None
+    function = inner.function
+
+    def picky(rows: Any) -> Any:  # noqa: ANN401
+        if 13 in list(np.asarray(rows["n"])):
+            raise ValueError(13)
+        return function(rows)
+
+    made, _ = stage(replace(inner, function=picky, on_error=DeadLetters("drop")))
+    found = list(listed(made.run(IN, numbers())))
+    assert found == [2 * n for n in range(ROWS) if n != 13]
+
+
+@pytest.mark.parametrize("style", [Style.ARROW, Style.PANDAS])
+def test_rows_that_come_over_two_edges_do_not_overwrite_each_other(style: Style) -> None:
+    pairs = ("", "P"), ("P", "B"), ("P", "C"), ("B", "U"), ("C", "U"), ("U", "A"), ("A", "out")
+    operators = (
+        *(OperatorSpec("P", Kind.PASS, N), spec("B", same, N), spec("C", _negative, N)),
+        *(OperatorSpec("U", Kind.PASS, N), reusing("A", style)),
+    )
+    edges = tuple(EdgeSpec(n, *pair) for n, pair in enumerate(pairs))
+    made, _ = stage(*operators, edges=edges)
+    found = list(listed(made.run(edges[0], numbers())))
+    assert sorted(found) == sorted([2 * n for n in range(ROWS)] + [-2 * n for n in range(ROWS)])
+
+
+def test_two_versions_with_one_memory_do_not_overwrite_each_other() -> None:
+    operator = spec("A", _shared, N, style=Style.ARROW)
+    edges = IN, EdgeSpec(1, "A", "out")
+    configuration = Configuration([operator])
+    configuration.load(1, 0, pickled(Shipped({"A": operator})))
+    made = Stage(StageSpec(0, (operator,), edges), configuration, Script())
+    rows = Chunk(numbers().batch, np.arange(ROWS) % 2)
+    found = list(listed(made.run(IN, rows)))
+    assert sorted(found) == list(range(0, 2 * ROWS, 2))
+
+
+def test_one_function_twice_leaves_what_others_read() -> None:
+    buffer = Buffer()
+    pairs = ("", "A"), ("A", "B"), ("A", "C"), ("B", "b"), ("C", "c")
+    operators = (
+        spec("A", buffer.arrow, N, style=Style.ARROW),
+        spec("B", buffer.arrow, N, style=Style.ARROW),
+        spec("C", lambda batch: batch, N, style=Style.ARROW),
+    )
+    edges = tuple(EdgeSpec(n, *pair) for n, pair in enumerate(pairs))
+    made, _ = stage(*operators, edges=edges)
+    assert list(listed(made.run(edges[0], numbers()), "c")) == list(range(0, 2 * ROWS, 2))
+
+
+def _negative(row: Row) -> Row:
+    return {"n": -row["n"]}
+
+
+_BUFFER: Final = Buffer()
+
+
+def _shared(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return _BUFFER.arrow(batch)
