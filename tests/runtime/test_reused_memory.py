@@ -15,9 +15,10 @@ import pytest
 
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
+from fries.runtime.keyed import results
 from fries.runtime.layout import Result
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, StageSpec, Style
+from fries.runtime.spec import DeadLetters, EdgeSpec, Keying, Kind, OperatorSpec, StageSpec, Style
 from fries.runtime.stage import Stage
 from fries.runtime.task import Execution, Task
 from fries.stages import physical
@@ -165,3 +166,99 @@ _BUFFER: Final = Buffer()
 
 def _shared(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _BUFFER.arrow(batch)
+
+
+RAW: Final = schema(n=pa.int64(), raw=pa.binary())
+MANY_ROWS: Final = 2_000
+"""So many that the functions of a run are called as one."""
+
+
+class Bytes:
+    """Gives a number as bytes, always in the same object."""
+
+    def __init__(self, view: bool) -> None:
+        self._memory = bytearray(8)
+        self._given = memoryview(self._memory) if view else self._memory
+
+    def __call__(self, row: Row) -> Row:
+        """The row with other bytes."""
+        self._memory[:] = row["n"].to_bytes(8, "big")
+        return {**row, "raw": self._given}
+
+    def both(self, row: Row) -> list[Row]:
+        """For a ``flat_map``."""
+        return [self(row)]
+
+
+def through(*operators: OperatorSpec, strict: bool) -> list[int]:
+    """The bytes that leave, as numbers."""
+    made, script = stage(*operators)
+    made.on_probation = strict
+    rows = [{"n": n, "raw": b""} for n in range(MANY_ROWS)]
+    batch = pa.RecordBatch.from_pylist(rows, schema=RAW)
+    leaving = list(made.run(IN, Chunk.fresh(batch)))
+    assert script.failures == []
+    return [
+        int.from_bytes(one["raw"], "big") for _, part in leaving for one in part.batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_bytes_in_an_object_that_is_used_again_are_those_of_their_row(
+    view: bool, alone: bool
+) -> None:
+    """However its functions are called."""
+    chains = (
+        (spec("A", Bytes(view), RAW),),
+        (spec("A", Bytes(view), RAW), spec("B", same, RAW)),
+        (spec("A", same, RAW), spec("B", Bytes(view), RAW)),
+        (
+            spec("A", Bytes(view), RAW),
+            spec("B", lambda row: {**row, "raw": bytes(row["raw"])}, RAW),
+        ),
+        (spec("A", Bytes(view).both, RAW, kind=Kind.FLAT_MAP),),
+        (spec("A", Bytes(view), RAW, on_error=DeadLetters("drop")),),
+    )
+    for chain in chains:
+        assert through(*chain, strict=alone) == list(range(MANY_ROWS))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_list_for_the_next_function_is_that_of_its_row(alone: bool) -> None:
+    """It is no column, and may be used again all the same."""
+    seen: list[int] = []
+
+    def hands_over(row: Row) -> Row:
+        seen.append(row["n"])
+        return {**row, "more": seen}
+
+    def takes_over(row: Row) -> Row:
+        return {"n": row["n"], "raw": row["more"][-1].to_bytes(8, "big")}
+
+    chain = spec("A", hands_over, RAW), spec("B", takes_over, RAW)
+    assert through(*chain, strict=alone) == list(range(MANY_ROWS))
+
+
+def test_a_number_in_an_array_that_is_used_again_is_that_of_its_row() -> None:
+    number = np.zeros((), dtype=np.int64)
+
+    def gives(row: Row) -> Row:
+        number[()] = row["n"]
+        return {"n": number}
+
+    made, _ = stage(spec("A", gives, N))
+    assert list(listed(made.run(IN, numbers()))) == list(range(ROWS))
+
+
+def test_results_of_an_aggregate_are_of_their_own() -> None:
+    reused: list[int] = []
+
+    def result(state: int) -> Row:
+        reused[:] = [state]
+        return {"all": reused}
+
+    keying = Keying(("n",))
+    columns = pa.schema({"n": pa.int64(), "all": pa.list_(pa.int64())})
+    total = OperatorSpec("T", Kind.AGGREGATE, columns, keying=keying, result=result)
+    assert results(total, {1: 10, 2: 20}).column("all").to_pylist() == [[10], [20]]

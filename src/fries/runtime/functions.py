@@ -7,7 +7,6 @@ between two rows: then what comes out is made of the first rows only, and says o
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,6 +31,7 @@ from fries.runtime.arrow import Array, Field, Integers
 from fries.runtime.data import Data, Row
 from fries.runtime.dead_letters import DeadLetter
 from fries.runtime.integers import fractions
+from fries.runtime.keeping import keeper
 from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
@@ -163,22 +163,6 @@ def _each(
     return made
 
 
-def keeper(spec: OperatorSpec) -> Callable[[Any], Any]:
-    """Keeps a returned row as it is now: its function may change it with the next one."""
-    nested = [field.name for field in spec.schema if pa.types.is_nested(field.type)]
-
-    def keep(row: Any) -> Any:  # noqa: ANN401
-        if not isinstance(row, dict):
-            return row
-        kept = dict(row)
-        for name in nested:
-            if name in kept:
-                kept[name] = copy.deepcopy(kept[name])
-        return kept
-
-    return keep
-
-
 def accepts(function: Function, count: int) -> bool:
     """Whether a function can be called with so many arguments, as far as it tells."""
     if isinstance(function, FunctionType) and not vars(function):
@@ -214,11 +198,14 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
             return Output(whole, taken=len(listed))
         rows = data.given()
         before = {} if raw or data.raw else settler.before(data.schema, rows)
-        results = map(dict.copy, map(function, rows)) if settler.keeps else map(function, rows)
+        results = map(function, rows)
+        if settler.keep is not None:
+            results = map(settler.keep, results)
         made = taken_from(results, len(rows), interrupted)
         del rows, results  # so that it can be told who else has what was returned
         if raw:
             settler.check_alone(made)
+            settler.check_values(chain.from_iterable(map(dict.values, made)))
             return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
         return Output(settler.settled(made, before, convert), taken=len(made))
 
@@ -294,7 +281,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
         def count(row: Row) -> int:
             before = len(made)
             given = function(row)
-            made.extend(map(dict.copy, given) if settler.keeps else given)
+            made.extend(given if settler.keep is None else map(settler.keep, given))
             return len(made) - before
 
         counts = taken_from(map(count, rows), len(rows), interrupted)

@@ -18,7 +18,8 @@ from fries.runtime.buckets import Key
 from fries.runtime.chunks import Chunk
 from fries.runtime.data import Data
 from fries.runtime.dead_letters import DeadLetter
-from fries.runtime.functions import Output, failure, from_rows, keeper
+from fries.runtime.functions import Output, failure, from_rows
+from fries.runtime.keeping import keeper
 from fries.runtime.sparing import fitting, letter_of
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.runtime.state import KeyGroup
@@ -164,12 +165,12 @@ def _only_state(returned: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401
 def results(spec: OperatorSpec, states: Mapping[Key, Any]) -> pa.RecordBatch:
     """What an aggregate gives for its keys: their columns, and what its states make."""
     assert spec.keying is not None
-    columns = spec.keying.columns
+    columns, keep = spec.keying.columns, keeper(spec)
     rows = []
     for key, state in states.items():
         values = (key,) if len(columns) == 1 else key
         try:
-            row = state if spec.result is None else spec.result(state)
+            row = state if spec.result is None else keep(spec.result(state))
             if not isinstance(row, dict):
                 raise OperatorError(
                     spec.name, f"its result must be a dict of columns, not {shortened(row)}"

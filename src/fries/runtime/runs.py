@@ -77,8 +77,11 @@ class Fused:
         try:
             rows = data.given()
             count = len(rows)
-            made = taken_from(_through(self._functions, rows), count, interrupted)
-            return Output(self._settlers[-1].settled(made, {}, self._convert), taken=len(made))
+            results, settler = _through(self._functions, rows), self._settlers[-1]
+            if settler.keep is not None:
+                results = map(settler.keep, results)
+            made = taken_from(results, count, interrupted)
+            return Output(settler.settled(made, {}, self._convert), taken=len(made))
         except BaseException:  # the users' code may raise anything, even SystemExit
             raise AgainError from None
 

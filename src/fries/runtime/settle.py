@@ -7,7 +7,7 @@ column; what cannot be told cheaply is left to the strict way, which converts ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import is_, itemgetter
 from sys import getrefcount
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from fries.runtime.arrow import Field
 from fries.runtime.data import Data, Row
+from fries.runtime.keeping import keeper, mutable
 from fries.runtime.spec import OperatorSpec
 
 MOST_SHAPES: Final = 8
@@ -88,8 +89,9 @@ class Settler:
         self._spec = spec
         self.strict = len(set(names)) < len(names) or any(map(_is_nested, spec.schema))
         """Whether everything must be converted: the values of nested types can be changed."""
-        self.keeps = False
-        """Whether the function keeps the dicts that it returns, so that they must be copied."""
+        self.keep: Callable[[Any], Any] | None = None
+        """Copies a returned row, if the function keeps what it returns."""
+        self._keep_values = keeper(spec)
         self._converted = {field.name for field in spec.schema if field.type not in _TYPES}
         """Columns whose values are converted by Arrow."""
         self._shapes: dict[tuple[str, ...], Any] = {}
@@ -117,6 +119,7 @@ class Settler:
             values = list(map(itemgetter(name), rows))
             if name in before and all(map(is_, values, before[name])):
                 continue
+            self.check_values(values)
             field = self._spec.schema.field(name)
             for row, value in zip(rows, converted(field, values), strict=True):
                 row[name] = value
@@ -124,10 +127,16 @@ class Settler:
 
     def check_alone(self, rows: list[Row]) -> None:
         """See that nobody else has these rows, the caller aside."""
-        if not rows or self.keeps:
+        if not rows or self.keep is not None:
             return
         if type(rows[0]) is not dict or sum(map(getrefcount, rows)) > ALONE * len(rows):
-            self.keeps = True
+            self.keep = dict.copy
+            raise AgainError
+
+    def check_values(self, values: Iterable[Any]) -> None:
+        """See that no value can change while the function is called on other rows."""
+        if self.keep is not self._keep_values and mutable(values):
+            self.keep = self._keep_values
             raise AgainError
 
     def _check(self, rows: list[Row]) -> None:

@@ -24,9 +24,9 @@ from fries.runtime.functions import (
     Output,
     failure,
     from_rows,
-    keeper,
     never,
 )
+from fries.runtime.keeping import keeper
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 Step: TypeAlias = "Callable[[Any], tuple[Sequence[Any], int]]"
