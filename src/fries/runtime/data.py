@@ -6,6 +6,7 @@ are converted when somebody asks for another form.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from fries.runtime.arrow import Booleans, Integers, copied, take
+from fries.runtime.misfits import Misfit
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -20,7 +22,17 @@ Row: TypeAlias = "dict[str, Any]"
 class Data:
     """Rows of one schema. Nobody changes them; dicts that are given away are not kept."""
 
-    __slots__ = ("_batch", "_frame", "_rows", "_size", "borrowed", "raw", "schema", "shared")
+    __slots__ = (
+        "_batch",
+        "_frame",
+        "_rows",
+        "_size",
+        "borrowed",
+        "misfits",
+        "raw",
+        "schema",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -39,6 +51,8 @@ class Data:
         """Whether these are dicts as a function has returned them, for the next one of its run."""
         self.borrowed = False
         """Whether a function may still have this memory, and write there in its next call."""
+        self.misfits: Sequence[Misfit | None] = ()
+        """What is wrong with each of these dicts, if they are raw and any is not as declared."""
         self._size, self._batch, self._rows, self._frame = size, batch, rows, frame
 
     @classmethod
@@ -106,6 +120,15 @@ class Data:
         """The same rows, which the next call of a function leaves alone."""
         return Data.of(copied(self.batch)) if self.borrowed else self
 
+    def row(self, number: int) -> Row:
+        """One of the rows, for a message."""
+        (row,) = self.slice(number, 1).copied()
+        return row
+
+    def misfit(self, number: int) -> Misfit | None:
+        """What is wrong with one of the rows."""
+        return self.misfits[number] if self.misfits else None
+
     def slice(self, start: int, size: int) -> Data:
         """Some rows in a row."""
         size = min(size, self._size - start)
@@ -115,7 +138,7 @@ class Data:
         if self._frame is not None and self._batch is None:
             batch = self.batch.slice(start, size)
         made = self._part(size, batch, self._rows and self._rows[start : start + size])
-        made.borrowed = self.borrowed
+        made.borrowed, made.misfits = self.borrowed, self.misfits[start : start + size]
         return made
 
     def take(self, rows: Integers) -> Data:
@@ -123,6 +146,8 @@ class Data:
         batch = None if self._batch is None else take(self._batch, rows)
         dicts = self._rows and list(map(self._rows.__getitem__, rows.tolist()))
         made = self._part(len(rows), batch, dicts)
+        if self.misfits:
+            made.misfits = [self.misfits[row] for row in rows.tolist()]
         if self._frame is not None:
             made._frame = self._frame.take(rows).reset_index(drop=True)
         return made

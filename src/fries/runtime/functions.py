@@ -32,6 +32,7 @@ from fries.runtime.data import Data, Row
 from fries.runtime.dead_letters import DeadLetter
 from fries.runtime.integers import fractions
 from fries.runtime.keeping import keeper
+from fries.runtime.misfits import EarlierError, Misfit
 from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
@@ -54,8 +55,6 @@ class Output(NamedTuple):
     """How many input rows it is made of, the first ones; ``None``: all."""
     letters: tuple[DeadLetter, ...] = ()
     """Input rows that failed, where they may."""
-    misfit: OperatorError | None = None
-    """What is wrong with rows that are handed on as they are: told if a later function fails."""
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -114,7 +113,7 @@ def make_call(spec: OperatorSpec) -> Call:
     ) -> Output:
         try:
             return calls(Data.of(rows), interrupted, strict, raw)
-        except (OperatorError, AgainError):
+        except (OperatorError, AgainError, EarlierError):
             raise
         except BaseException as error:  # the user's code may raise anything, even SystemExit
             raise failure(spec, error) from None
@@ -146,11 +145,11 @@ def taken_from(results: Iterator[Any], count: int, interrupted: Interrupted) -> 
 
 
 def _each(
-    spec: OperatorSpec, function: Function, rows: list[Row], interrupted: Interrupted
+    spec: OperatorSpec, function: Function, data: Data, interrupted: Interrupted
 ) -> list[Any]:
     """Call a function on one row after the other; a failure names the row."""
     made: list[Any] = []
-    keep = keeper(spec)
+    rows, keep = data.copied(), keeper(spec)
     some = 1 + len(rows) // LOOKS
     try:
         while len(made) < len(rows):
@@ -159,6 +158,9 @@ def _each(
             if interrupted():
                 break
     except BaseException as error:  # the user's code may raise anything, even SystemExit
+        before = data.misfit(len(made))
+        if before is not None and before.breaks_functions():
+            raise EarlierError(before) from None
         raise failure(spec, error, rows[len(made)]) from None
     return made
 
@@ -191,7 +193,7 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
     def by_row(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
         raw = raw and not settler.strict
         if strict or settler.strict:
-            listed = _each(spec, function, data.copied(), interrupted)
+            listed = _each(spec, function, data, interrupted)
             if raw:
                 return _handed_on(spec, listed, data)
             whole = Data.of(_each_fits(spec, [[one] for one in listed], data))
@@ -272,7 +274,7 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
         if strict or settler.strict:
             keep = keeper(spec)
             listed = _each(
-                spec, lambda row: [keep(made) for made in function(row)], data.copied(), interrupted
+                spec, lambda row: [keep(made) for made in function(row)], data, interrupted
             )
             whole = Data.of(_each_fits(spec, listed, data))
             return Output(whole, _parents(list(map(len, listed))), taken=len(listed))
@@ -325,7 +327,7 @@ def _column(
     """One value for each row, from a function of a row or of a batch."""
     if spec.style is Style.ROW:
         if strict:
-            return _each(spec, function, data.copied(), interrupted)
+            return _each(spec, function, data, interrupted)
         return taken_from(map(function, data.lent()), len(data), interrupted)
     values = np.asarray(function(_to_style(spec, data)))
     if values.shape != (len(data),):
@@ -391,24 +393,50 @@ def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.Reco
         return from_rows(spec, list(chain.from_iterable(made)))
     except OperatorError:
         for number, rows in enumerate(made):
-            try:
-                from_rows(spec, rows)
-            except OperatorError as error:
-                came = shortened(data.copied()[number])
-                raise OperatorError(spec.name, error.problem, came, error.story) from error
+            for row in rows:
+                if (misfit := _misfit_of(spec, row, data, number)) is not None:
+                    if misfit is data.misfit(number):
+                        raise EarlierError(misfit) from None
+                    raise misfit.error from None
         raise
 
 
 def _handed_on(spec: OperatorSpec, made: list[Any], data: Data) -> Output:
     """Rows as they are; what does not fit is told if the next functions cannot take it."""
-    misfit = None
+    output = Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
     try:
-        _each_fits(spec, [[one] for one in made], data)
+        from_rows(spec, made)
+    except OperatorError:
+        found = [_misfit_of(spec, row, data, number) for number, row in enumerate(made)]
+        for row, misfit in zip(made, found, strict=True):
+            if misfit is not None and not isinstance(row, dict):
+                raise misfit.error from None
+        output.data.misfits = found
+    return output
+
+
+def _misfit_of(spec: OperatorSpec, row: Any, data: Data, number: int) -> Misfit | None:  # noqa: ANN401
+    """What is wrong with a row that a function made of another: perhaps that was wrong already."""
+    try:
+        from_rows(spec, [row])
     except OperatorError as error:
-        if not all(isinstance(one, dict) for one in made):
-            raise
-        misfit = error
-    return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made), misfit=misfit)
+        told = OperatorError(spec.name, error.problem, shortened(data.row(number)), error.story)
+        misfit, before = Misfit(told, _extra(spec, row)), data.misfit(number)
+        began = before is not None and isinstance(row, dict) and before.causes(misfit)
+        return before if began else misfit
+    return None
+
+
+def _extra(spec: OperatorSpec, row: Any) -> frozenset[str]:  # noqa: ANN401
+    """The columns that a row has more than declared, if nothing else is wrong with it."""
+    names = set(spec.schema.names)
+    if not isinstance(row, dict) or not names < row.keys():
+        return frozenset()
+    try:
+        from_rows(spec, [{name: row[name] for name in names}])
+    except OperatorError:
+        return frozenset()
+    return frozenset(row.keys() - names)
 
 
 def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:

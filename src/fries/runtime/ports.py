@@ -50,13 +50,6 @@ class Recorder(Protocol):
         """An operator has processed a chunk at some version, from some moment on."""
 
 
-class Blame(NamedTuple):
-    """A failure, and the change that brought the version that failed."""
-
-    error: OperatorError
-    change: int
-
-
 class Note(NamedTuple):
     """What an operator has done with a chunk, or with some rows of it."""
 

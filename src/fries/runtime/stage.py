@@ -28,8 +28,9 @@ from fries.runtime.data import Data
 from fries.runtime.dead_letters import batch_of_letters, parents_of
 from fries.runtime.functions import Output, never
 from fries.runtime.keyed import in_order, join, keys_of, results
+from fries.runtime.misfits import EarlierError
 from fries.runtime.pacer import Pacer
-from fries.runtime.ports import Blame, Control, Note, Recorder
+from fries.runtime.ports import Control, Note, Recorder
 from fries.runtime.runs import Fused, Run, runs_of
 from fries.runtime.spec import ERRORS, EdgeSpec, Kind, OperatorSpec, StageSpec
 from fries.runtime.state import KeyGroup
@@ -70,8 +71,6 @@ class Stage:
         runs = [Run(names) for names in runs_of(spec.operators, self._outputs)]
         self._runs = {name: run for run in runs for name in run.names}
         """By operator, the maps of rows that follow each other, if it is one of them."""
-        self._misfits: dict[str, Blame] = {}
-        """By operator of a run, what was wrong with the rows that it got."""
         self._ways = {edge.number: spec.way_in(edge) for edge in spec.edges}
         """By edge, what rows that come over it pass until an operator does something with them."""
         self.last_old: dict[int, float] = {}
@@ -211,7 +210,7 @@ class Stage:
     def _begin(self, chunk: Chunk, strict: bool) -> None:
         """Nothing has been done with a chunk."""
         self._strict = strict
-        self._entry, self._taken, self._notes, self._misfits = "", len(chunk), [], {}
+        self._entry, self._taken, self._notes = "", len(chunk), []
 
     def _goes_again(self) -> bool:
         """Whether a version that has failed was taken back while its chunk was held.
@@ -294,7 +293,7 @@ class Stage:
         except Exception:  # as above
             self._control.returned()
         del leaving[left:]
-        self._strict, self._notes, self._misfits = True, notes, {}
+        self._strict, self._notes = True, notes
         inbox = defaultdict(list, waiting)
         for operator in operators:
             self._process(operator, inbox, leaving)
@@ -370,13 +369,14 @@ class Stage:
             began, moment = time.perf_counter(), time.time()
             change = self._configuration.origin(operator.name, mask)
             self._control.calling(operator.name, change)
-            with self._blaming(change, self._misfits.get(operator.name)):
+            with self._blaming(change):
                 output = self._call(operator, mask, offered, change, entering)
             self._control.returned()
             took = time.perf_counter() - began
             if (run := self._runs.get(operator.name)) is not None:
                 run.timed(operator.name, len(offered), took)
-                self._hand_on(operator.name, output, change)
+                for misfit in filter(None, output.data.misfits):
+                    misfit.change = change if misfit.change is None else misfit.change
             part = self._used(offered, output)
             older = self._configuration.changes(bits & ~mask) if mask != bits else []
             given = len(output.data)
@@ -423,26 +423,22 @@ class Stage:
         self._taken = output.taken
         return offered.slice(0, output.taken)
 
-    def _hand_on(self, operator: str, output: Output, change: int) -> None:
-        """Remember what is wrong with rows that go on as they are, the first of all that is."""
-        found = self._misfits.get(operator)
-        if found is None and output.misfit is not None:
-            found = Blame(output.misfit, change)
-        if found is not None and output.data.raw:
-            self._misfits.setdefault(self._outputs[operator][0].target, found)
-
     @contextmanager
-    def _blaming(self, change: int, misfit: Blame | None = None) -> Iterator[None]:
+    def _blaming(self, change: int) -> Iterator[None]:
         """Tell of a version or a migration that fails which change it came with.
 
-        If it got rows that were not as declared, whoever has made them is to blame.
+        If it failed on a row that was not as declared, whoever has made it so is to blame.
         """
         try:
             yield
-        except OperatorError as failed:
+        except (OperatorError, EarlierError) as failed:
             if not self._strict:
                 raise  # another version may have caused it
-            error, change = misfit or Blame(failed, change)
+            error: OperatorError
+            if isinstance(failed, EarlierError):
+                error, change = failed.misfit.error, failed.misfit.change or 0
+            else:
+                error = failed
             culprit = change if error.change is None else error.change
             self._control.failed(culprit, error)
             if culprit:

@@ -1,0 +1,107 @@
+"""Who is to blame in a run: rows go on as they are, so one fault may be met by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fries.errors import OperatorError
+from fries.runtime.chunks import Chunk
+from fries.runtime.configuration import Configuration
+from fries.runtime.shipped import Shipped
+from fries.runtime.spec import EdgeSpec, Function, StageSpec
+from fries.runtime.stage import Stage
+from tests.runtime.test_chains import FRAME as FLAT
+from tests.runtime.test_chains import chunk, same, spec, stage
+from tests.runtime.test_runs import MANY_ROWS, WAY_IN, run_rows
+from tests.runtime.test_stage import Script, pickled
+
+Row = dict[str, Any]
+
+
+def blamed(*functions: Function) -> OperatorError:
+    """The error of a run A -> B -> ..., told once."""
+    names = "ABCDE"[: len(functions)]
+    made, script = stage(*(spec(n, f, FLAT) for n, f in zip(names, functions, strict=True)))
+    with pytest.raises(OperatorError):
+        run_rows(made, MANY_ROWS)
+    ((_, error),) = script.failures
+    return error
+
+
+def on(number: int, change: Callable[[Row], Any]) -> Function:
+    """A function that does something to one row."""
+    return lambda row: change(row) if row["n"] == number else row
+
+
+def breaks(row: Row) -> Row:
+    return {**row, "x": 1 / 0}
+
+
+def wrong(row: Row) -> Row:
+    return {**row, "x": "text"}
+
+
+def more(row: Row) -> Row:
+    return {**row, "more": 1}
+
+
+def less(row: Row) -> Row:
+    return {name: row[name] for name in FLAT.names}
+
+
+def test_a_fault_in_another_row_is_not_that_of_a_row_that_fails() -> None:
+    repairs = on(3, lambda row: {**row, "x": 0.0})
+    error = blamed(on(3, wrong), on(5, breaks), repairs)
+    assert error.operator == "B"
+    assert "'n': 5," in error.row
+    assert "ZeroDivision" in error.problem
+    error = blamed(on(3, wrong), on(3, breaks), same)
+    assert (error.operator, "'n': 3," in error.row) == ("A", True)
+    assert "it returned 'text' for the column 'x'" in error.problem
+
+
+def test_columns_for_the_next_function_are_no_fault() -> None:
+    for between in (same, on(7, more)):
+        error = blamed(more, between, on(5, breaks), less)
+        assert error.operator == "C"
+        assert "ZeroDivision" in error.problem
+    error = blamed(more, on(5, lambda row: wrong(less(row))), less)
+    assert (error.operator, "'text'" in error.problem) == ("B", True)
+
+
+def test_columns_that_nobody_takes_are_the_fault_of_who_made_them() -> None:
+    error = blamed(same, on(5, more), same, same)
+    assert (error.operator, "it returned the columns" in error.problem) == ("B", True)
+    error = blamed(more, less, on(5, lambda row: {**row, "other": 1}), same)
+    assert (error.operator, "'other'" in error.problem) == ("C", True)
+
+
+def test_a_fault_that_was_repaired_is_over() -> None:
+    repairs = on(5, lambda row: {**row, "x": 0.0})
+    assert blamed(on(5, wrong), repairs, on(5, breaks)).operator == "C"
+
+
+def test_no_row_at_all_is_told_of_its_own_row() -> None:
+    error = blamed(more, on(5, lambda row: None), less)
+    assert (error.operator, "'n': 5," in error.row) == ("B", True)
+    assert "must return rows as dicts" in error.problem
+
+
+@pytest.mark.parametrize("fails", [3, 4])
+def test_the_change_is_blamed_that_brought_the_version_of_the_row_that_fails(fails: int) -> None:
+    """Of A there are two versions: rows with an odd number get the new one, which is wrong."""
+    operators = spec("A", same, FLAT), spec("B", on(fails, breaks), FLAT), spec("C", less, FLAT)
+    edges = (WAY_IN, *(EdgeSpec(n, *pair) for n, pair in enumerate(("AB", "BC"), 1)))
+    configuration = Configuration(operators)
+    configuration.load(7, 0, pickled(Shipped({"A": spec("A", wrong, FLAT)})))
+    script = Script()
+    made = Stage(StageSpec(0, operators, edges), configuration, script)
+    rows = Chunk(chunk(20, FLAT).batch, np.arange(20) % 2)
+    with pytest.raises(OperatorError):
+        list(made.run(WAY_IN, rows))
+    ((change, error),) = script.failures
+    assert (change, error.operator) == ((7, "A") if fails == 3 else (0, "B"))
