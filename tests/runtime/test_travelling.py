@@ -363,6 +363,66 @@ def test_a_cache_that_was_filled_meanwhile_is_no_other_code(project: Project) ->
         project.arrives(other.fills)
 
 
+COUNTING = (
+    LOCKED
+    + """
+import functools
+COUNT = 0
+_model = None
+
+def model():
+    global _model
+    if _model is None:
+        _model = [RATE]
+    return _model
+
+def remembering(function, memo={}):
+    known = {}
+    @functools.wraps(function)
+    def inner(row):
+        memo[row] = known[row] = 1
+        return function(row)
+    return inner
+
+@remembering
+def counts(row):
+    global COUNT
+    with lock:
+        COUNT += model()[0]
+    return COUNT
+
+class Counter:
+    instances = 0
+    seen = []
+
+    def __init__(self):
+        Counter.instances += 1
+        self.seen.append(self)
+"""
+)
+
+
+def test_what_modules_count_and_load_meanwhile_is_no_other_code(project: Project) -> None:
+    project.write("locking", COUNTING)
+    project.work()
+    same = project.write("locking", COUNTING)
+    for row in range(1, 4):
+        assert project.arrives(same.counts)(row) == row, "the worker's own"
+    theirs: Any = project.worker["locking"].Counter
+    for _ in range(3):
+        assert type(project.arrives(same.Counter)()) is theirs
+    project.work()  # the driver's turn to be a worker, with the state and the code of another
+    state = same.Counter()
+    assert type(pickle.loads(dumps_state(state))) is same.Counter
+    for changed in ("COUNT = 7", "_model = []"):
+        name = changed.partition(" =")[0]
+        edited = "\n".join(
+            changed if line.startswith(f"{name} = ") else line for line in COUNTING.split("\n")
+        )
+        with pytest.raises(StaleCodeError):
+            project.arrives(project.write("locking", edited).counts)
+
+
 MANY = """
 import abc, functools, typing
 T = typing.TypeVar("T")

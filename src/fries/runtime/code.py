@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -18,8 +18,6 @@ from typing import Any, Final, TypeAlias
 
 Travels: TypeAlias = "Callable[[str], bool]"
 """Whether the code of a module, known by its name, counts by what it does."""
-Kept: TypeAlias = "dict[int, tuple[object, bytes]]"
-"""By identity, containers and the digests of what they held."""
 MUTABLE: Final = (list, dict, set)
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...))
 GLOBALS: Final = frozenset(
@@ -46,23 +44,72 @@ UNTOLD: Final = frozenset(
 """Of a class: what does not change what it does, or follows from what does."""
 
 
+class Kept:
+    """What modules held when they were first looked at.
+
+    Workers count, fill caches and load models when they need them: that is no other code.
+    """
+
+    def __init__(self) -> None:
+        self._containers: dict[int, tuple[object, bytes]] = {}
+        """By identity, lists, dicts and sets, and the digests of what they held."""
+        self._spaces: dict[int, tuple[object, dict[str, Any]]] = {}
+        """By identity, namespaces of modules and classes, and what their names stood for."""
+
+    def keep(self, module: ModuleType, travels: Travels) -> None:
+        """Note what a module and its classes hold; what stood there before stays noted."""
+        self._note_space(vars(module), vars(module))
+        new: dict[int, tuple[object, bytes]] = {}
+        for value in _held_by(list(vars(module).values()), module.__name__, set()):
+            if isinstance(value, type):
+                self._note_space(value, vars(value))
+            elif id(value) not in self._containers:
+                with suppress(Exception):  # code of others
+                    new[id(value)] = value, _Walk(travels, self, ()).contents(value)
+        self._containers |= new  # now: one that holds another is looked at as its sender does it
+
+    def space(self, owner: object, now: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the names of a module or class stood for; if nobody noted it, stand for now."""
+        known = self._spaces.get(id(owner))
+        return now if known is None else known[1]
+
+    def contents(self, container: object) -> bytes | None:
+        """The digest of what a container held, if it was noted."""
+        known = self._containers.get(id(container))
+        return None if known is None else known[1]
+
+    def _note_space(self, owner: object, names: Mapping[str, Any]) -> None:
+        self._spaces[id(owner)] = owner, dict(names)
+
+
 def digest_of(value: object, travels: Travels, kept: Kept | None = None) -> bytes:
     """A digest of a function, a class or a value; empty if there is none.
 
-    With ``kept``, lists, dicts and sets count as what they once held.
+    With ``kept``, names and containers count as what they once held.
     """
     try:
-        return _Walk(travels, kept or {}, ()).of(value)
+        return _Walk(travels, kept or Kept(), ()).of(value)
     except Exception:  # code of others: whatever it raises, it cannot be compared
         return b""
 
 
-def keep(module: ModuleType, travels: Travels, kept: Kept) -> None:
-    """Note what the containers of a module hold, before functions fill them: a cache, say."""
-    for value in tuple(vars(module).values()):
-        if type(value) in MUTABLE and id(value) not in kept:
-            with suppress(Exception):  # code of others
-                kept[id(value)] = value, _Walk(travels, kept, ()).contents(value)
+def _held_by(values: Iterable[object], module: str, seen: set[int]) -> Iterator[object]:
+    """The classes of a module, and the containers that it, they and its functions hold."""
+    for value in values:
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        if type(value) in MUTABLE:
+            yield value
+        elif isinstance(value, type) and value.__module__ == module:
+            yield value
+            yield from _held_by(list(vars(value).values()), module, seen)
+        elif isinstance(value, FunctionType):
+            cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+            named = (value.__kwdefaults__ or {}).values()
+            yield from _held_by([*(value.__defaults__ or ()), *named, *cells], module, seen)
 
 
 def names_in(code: CodeType) -> Iterator[str]:
@@ -152,12 +199,13 @@ class _Walk:
 
     def _feed_names(
         self,
-        space: dict[str, Any],
+        space: Mapping[str, Any],
         names: Iterable[str],
         inside: Sequence[str],
         under: tuple[ModuleType, ...] = (),
     ) -> None:
         """Feed what names stand for, and what others stand for inside of modules."""
+        space = self._kept.space(space, space)
         for name in names:
             if name not in space or name.startswith("__"):
                 continue
@@ -175,9 +223,10 @@ class _Walk:
             return
         self._tell("class", kind.__qualname__)
         self._all("bases", kind.__bases__)
-        slots = vars(kind).get("__slots__", ())
+        members = self._kept.space(kind, vars(kind))
+        slots = members.get("__slots__", ())
         untold = UNTOLD.union([slots] if isinstance(slots, str) else slots)
-        for name, value in sorted(vars(kind).items()):
+        for name, value in sorted(members.items()):
             if name not in untold:
                 self._tell("attribute", name)
                 self.feed(value)
@@ -196,8 +245,8 @@ class _Walk:
         if any(value is one for one in self._inside):
             self._tell("inside")
             return
-        known = self._kept.get(id(value))
-        self._tell(type(value).__name__, self.contents(value) if known is None else known[1])
+        known = self._kept.contents(value)
+        self._tell(type(value).__name__, self.contents(value) if known is None else known)
 
     def _feed_other(self, value: Any) -> None:  # noqa: ANN401
         if type(value) in MUTABLE or type(value) is frozenset:

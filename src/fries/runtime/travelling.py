@@ -14,17 +14,16 @@ import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from fries.errors import StaleCodeError
-from fries.runtime.code import Kept, Travels, digest_of, found, keep
+from fries.runtime.code import Kept, Travels, digest_of, found
 
 _noted: dict[str, object] = {}
-"""The modules whose containers were looked at, and their specifications: reloading makes others."""
-_kept: Kept = {}
-"""What those held then: workers fill caches, and that is no other code."""
-
+"""The modules that were looked at, and their specifications: reloading makes others."""
+KEPT: Final = Kept()
+"""What those held then."""
 
 _came: WeakValueDictionary[tuple[str, str, bytes], Any] = WeakValueDictionary()
 """Classes that came by value, by name and digest: the same code is one class, however often its
@@ -48,33 +47,34 @@ class Held(NamedTuple):
     """The modules whose code was compared, and not only named."""
 
     @classmethod
-    def of(cls, module: str, name: str, value: object, travels: Travels) -> Held:
-        """What this process holds under a name."""
+    def of(
+        cls, module: str, name: str, value: object, travels: Travels, kept: Kept | None = None
+    ) -> Held:
+        """What this process holds under a name; with ``kept``, what it held at first."""
         deep: dict[str, bool] = {}
 
         def asked(one: str) -> bool:
             if one not in deep:
                 deep[one] = travels(one)
+                if deep[one] and kept is not None:
+                    _look(one, travels)
             return deep[one]
 
-        digest = digest_of(value, asked)
+        digest = digest_of(value, asked, kept)
         return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes))
 
     @classmethod
-    def of_class(cls, kind: type, travels: Travels) -> Held:
+    def of_class(cls, kind: type, travels: Travels, kept: Kept | None) -> Held:
         """A class of this process; one that came is what it came as."""
         known = _helds.get(kind)
-        return known or cls.of(kind.__module__, kind.__qualname__, kind, travels)
+        return known or cls.of(kind.__module__, kind.__qualname__, kind, travels, kept)
 
     def is_same(self, value: object) -> bool:
         """Whether something is the same code, whatever its caches hold by now."""
         travels = frozenset(self.deep).__contains__
         for name in self.deep:
-            module = sys.modules.get(name)
-            if module is not None and _noted.get(name) is not module.__spec__:
-                _noted[name] = module.__spec__
-                keep(module, travels, _kept)  # what was kept before it was reloaded stays
-        return bool(self.digest) and digest_of(value, travels, _kept) == self.digest
+            _look(name, travels)
+        return bool(self.digest) and digest_of(value, travels, KEPT) == self.digest
 
     def here(self) -> object:
         """What this process has under that name, if it is the same code; else ``None``."""
@@ -84,6 +84,14 @@ class Held(NamedTuple):
             return None
         value = found(self.module, self.name)
         return value if self.is_same(value) else None
+
+
+def _look(name: str, travels: Travels) -> None:
+    """Note what a module holds, once; and again when it was reloaded."""
+    module = sys.modules.get(name)
+    if module is not None and _noted.get(name) is not module.__spec__:
+        _noted[name] = module.__spec__
+        KEPT.keep(module, travels)
 
 
 def by_name(held: Held) -> object:

@@ -27,8 +27,9 @@ from pyspark.cloudpickle.cloudpickle import (
 )
 
 from fries.origins import ORIGINS, OURS
-from fries.runtime.code import Travels, found, names_in
+from fries.runtime.code import Kept, Travels, found, names_in
 from fries.runtime.travelling import (
+    KEPT,
     Held,
     by_name,
     cached,
@@ -69,14 +70,17 @@ def dumps(value: object, buffer_callback: Buffers = None, travels: Travels | Non
 
 
 def dumps_state(value: object) -> bytes:
-    """Pickle a state in a worker, where classes may have come of modules that are not there."""
+    """Pickle a state in a worker, where classes may have come of modules that are not there.
+
+    Modules count as they were loaded: what they have counted since is not the state's.
+    """
     travels = ORIGINS.asking()
 
     def came(module: str) -> bool:
         known = not module or module in sys.modules or module in OURS
         return travels(module) if known else True
 
-    return _pickled(value, None, came).data
+    return _pickled(value, None, came, KEPT).data
 
 
 def pickled(value: object) -> Pickled:
@@ -86,13 +90,15 @@ def pickled(value: object) -> Pickled:
     return Pickled(made.data, tuple(parts), made.classes)
 
 
-def _pickled(value: object, buffer_callback: Buffers, travels: Travels | None) -> Pickled:
+def _pickled(
+    value: object, buffer_callback: Buffers, travels: Travels | None, kept: Kept | None = None
+) -> Pickled:
     goes = travels or ORIGINS.asking()
     parts: list[pickle.PickleBuffer] | None = None if buffer_callback is None else []
     try:
-        made = _passes(value, goes, parts, careful=False)
+        made = _passes(value, goes, parts, careful=False, kept=kept)
     except Exception:  # a global that does not pickle, for instance: see what can go by name
-        made = _passes(value, goes, parts, careful=True)
+        made = _passes(value, goes, parts, careful=True, kept=kept)
     if buffer_callback is not None:
         for part in parts or ():
             buffer_callback(part)
@@ -100,7 +106,11 @@ def _pickled(value: object, buffer_callback: Buffers, travels: Travels | None) -
 
 
 def _passes(
-    value: object, travels: Travels, parts: list[pickle.PickleBuffer] | None, careful: bool
+    value: object,
+    travels: Travels,
+    parts: list[pickle.PickleBuffer] | None,
+    careful: bool,
+    kept: Kept | None = None,
 ) -> Pickled:
     """Pickle until every module that travels brings all that code names."""
     wanted: frozenset[str] = frozenset()
@@ -109,7 +119,7 @@ def _passes(
             parts.clear()
         file = io.BytesIO()
         keep = None if parts is None else parts.append
-        pickler = CodePickler(file, travels, wanted, careful, keep)
+        pickler = CodePickler(file, travels, wanted, careful, keep, kept)
         pickler.dump(value)  # type: ignore[no-untyped-call]
         if not pickler.lacks:
             return Pickled(file.getvalue(), (), pickler.classes)
@@ -127,9 +137,10 @@ class CodePickler(cloudpickle.CloudPickler):
         wanted: frozenset[str],
         careful: bool,
         buffer_callback: Buffers,
+        kept: Kept | None,
     ) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback)  # type: ignore[no-untyped-call]
-        self._travels, self._wanted, self._careful = travels, wanted, careful
+        self._travels, self._wanted, self._careful, self._kept = travels, wanted, careful, kept
         self._modules: list[ModuleType] = []
         """Modules that travel by value."""
         self.names: set[str] = set()
@@ -176,11 +187,11 @@ class CodePickler(cloudpickle.CloudPickler):
         for name in _imports(func.__code__, package):
             module = sys.modules.get(name)
             if module is not None and self._travels(name):
-                yield Held.of(name, "*", contents(module), self._travels)
+                yield Held.of(name, "*", contents(module), self._travels, self._kept)
 
     def _class(self, kind: type) -> Reduced:
         make, arguments, state, *others, setter = _dynamic_class_reduce(kind)  # type: ignore[no-untyped-call]
-        held = Held.of_class(kind, self._travels)
+        held = Held.of_class(kind, self._travels, self._kept)
         self.classes[f"{held.module}.{held.name}"] = held.digest
         if held.digest:  # that tells it from others, not cloudpickle's name for the object
             *shape, _, extra = arguments
@@ -212,14 +223,14 @@ class CodePickler(cloudpickle.CloudPickler):
         made = obj.__reduce_ex__(self.proto)
         module = getattr(obj, "__module__", None)
         if isinstance(made, str) and self._travels(module or ""):
-            return by_name, (Held.of(str(module), made, obj, self._travels),)
+            return by_name, (Held.of(str(module), made, obj, self._travels, self._kept),)
         return made
 
     def _by_value(self, obj: Any, reduce: Callable[[Any], Reduced]) -> Reduced:  # noqa: ANN401
         """Code by value; by name, and checked, if something in it does not pickle."""
         module, name = obj.__module__, obj.__qualname__
         if self._careful and found(module, name) is obj and not self._pickles(obj):
-            return by_name, (Held.of(module, name, obj, self._travels),)
+            return by_name, (Held.of(module, name, obj, self._travels, self._kept),)
         return reduce(obj)
 
     def _pickles(self, obj: object) -> bool:
