@@ -423,6 +423,28 @@ def test_what_modules_count_and_load_meanwhile_is_no_other_code(project: Project
             project.arrives(project.write("locking", edited).counts)
 
 
+TABLES = (
+    LOCKED
+    + """
+import helping
+TABLE = {"grow": [helping.grow]}
+
+def by_table(row):
+    with lock:
+        return TABLE["grow"][0](row)
+"""
+)
+
+
+def test_which_function_comes_first_makes_no_difference(project: Project) -> None:
+    project.write("helping", HELPING)
+    project.write("locking", TABLES)
+    project.work()
+    same = project.write("locking", TABLES)
+    assert project.arrives(same.locked)(1) == 2
+    assert project.arrives(same.by_table)(1) == 2
+
+
 MANY = """
 import abc, functools, typing
 T = typing.TypeVar("T")

@@ -11,7 +11,7 @@ import dis
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from copy import copy
 from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, TypeAlias
@@ -51,32 +51,29 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self._containers: dict[int, tuple[object, bytes]] = {}
-        """By identity, lists, dicts and sets, and the digests of what they held."""
+        self._containers: dict[int, tuple[object, Any]] = {}
+        """By identity, lists, dicts and sets, and copies of what they were."""
         self._spaces: dict[int, tuple[object, dict[str, Any]]] = {}
         """By identity, namespaces of modules and classes, and what their names stood for."""
 
-    def keep(self, module: ModuleType, travels: Travels) -> None:
-        """Note what a module and its classes hold; what stood there before stays noted."""
+    def keep(self, module: ModuleType) -> None:
+        """Note what a module and its classes hold; what containers held before stays noted."""
         self._note_space(vars(module), vars(module))
-        new: dict[int, tuple[object, bytes]] = {}
         for value in _held_by(list(vars(module).values()), module.__name__, set()):
             if isinstance(value, type):
                 self._note_space(value, vars(value))
-            elif id(value) not in self._containers:
-                with suppress(Exception):  # code of others
-                    new[id(value)] = value, _Walk(travels, self, ()).contents(value)
-        self._containers |= new  # now: one that holds another is looked at as its sender does it
+            else:
+                self._containers.setdefault(id(value), (value, copy(value)))
 
     def space(self, owner: object, now: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the names of a module or class stood for; if nobody noted it, stand for now."""
         known = self._spaces.get(id(owner))
         return now if known is None else known[1]
 
-    def contents(self, container: object) -> bytes | None:
-        """The digest of what a container held, if it was noted."""
-        known = self._containers.get(id(container))
-        return None if known is None else known[1]
+    def container(self, now: Any) -> Any:  # noqa: ANN401 - a list, dict or set
+        """A container as it was; if nobody noted it, as it is now."""
+        known = self._containers.get(id(now))
+        return now if known is None else known[1]
 
     def _note_space(self, owner: object, names: Mapping[str, Any]) -> None:
         self._spaces[id(owner)] = owner, dict(names)
@@ -96,20 +93,26 @@ def digest_of(value: object, travels: Travels, kept: Kept | None = None) -> byte
 def _held_by(values: Iterable[object], module: str, seen: set[int]) -> Iterator[object]:
     """The classes of a module, and the containers that it, they and its functions hold."""
     for value in values:
-        if id(value) in seen:
+        if id(value) in seen or type(value) in PLAIN:
             continue
         seen.add(id(value))
-        if isinstance(value, (staticmethod, classmethod)):
-            value = value.__func__
-        if type(value) in MUTABLE:
+        if type(value) in MUTABLE or (isinstance(value, type) and value.__module__ == module):
             yield value
-        elif isinstance(value, type) and value.__module__ == module:
-            yield value
-            yield from _held_by(list(vars(value).values()), module, seen)
-        elif isinstance(value, FunctionType):
-            cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
-            named = (value.__kwdefaults__ or {}).values()
-            yield from _held_by([*(value.__defaults__ or ()), *named, *cells], module, seen)
+        yield from _held_by(_parts(value, module), module, seen)
+
+
+def _parts(value: Any, module: str) -> list[object]:  # noqa: ANN401
+    """Where else something of a module may hold containers."""
+    if isinstance(value, (staticmethod, classmethod)):
+        return [value.__func__]
+    if isinstance(value, FunctionType) and value.__module__ == module:
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        return [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *cells]
+    if isinstance(value, type) and value.__module__ == module:
+        return list(vars(value).values())
+    if type(value) is dict:
+        return list(value.values())
+    return list(value) if type(value) in (list, tuple) else []
 
 
 def names_in(code: CodeType) -> Iterator[str]:
@@ -231,22 +234,18 @@ class _Walk:
                 self._tell("attribute", name)
                 self.feed(value)
 
-    def contents(self, value: Any) -> bytes:  # noqa: ANN401
-        """The digest of what a container holds now."""
-        within = (*self._inside, value)
-        held = (one for item in value.items() for one in item) if type(value) is dict else value
-        parts = [_Walk(self._travels, self._kept, within).of(one) for one in held]
-        if type(value) not in (list, dict):
-            parts.sort()
-        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
-
-    def _feed_container(self, value: object) -> None:
+    def _feed_container(self, value: Any) -> None:  # noqa: ANN401
         """A container by itself, so that what it held before can stand for what it holds."""
         if any(value is one for one in self._inside):
             self._tell("inside")
             return
-        known = self._kept.contents(value)
-        self._tell(type(value).__name__, self.contents(value) if known is None else known)
+        within, then = (*self._inside, value), self._kept.container(value)
+        held = (one for item in then.items() for one in item) if type(value) is dict else then
+        parts = [_Walk(self._travels, self._kept, within).of(one) for one in held]
+        if type(value) not in (list, dict):
+            parts.sort()
+        made = hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+        self._tell(type(value).__name__, made)
 
     def _feed_other(self, value: Any) -> None:  # noqa: ANN401
         if type(value) in MUTABLE or type(value) is frozenset:

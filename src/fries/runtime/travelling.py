@@ -57,7 +57,7 @@ class Held(NamedTuple):
             if one not in deep:
                 deep[one] = travels(one)
                 if deep[one] and kept is not None:
-                    _look(one, travels)
+                    _look(one)
             return deep[one]
 
         digest = digest_of(value, asked, kept)
@@ -73,7 +73,7 @@ class Held(NamedTuple):
         """Whether something is the same code, whatever its caches hold by now."""
         travels = frozenset(self.deep).__contains__
         for name in self.deep:
-            _look(name, travels)
+            _look(name)
         return bool(self.digest) and digest_of(value, travels, KEPT) == self.digest
 
     def here(self) -> object:
@@ -86,12 +86,12 @@ class Held(NamedTuple):
         return value if self.is_same(value) else None
 
 
-def _look(name: str, travels: Travels) -> None:
+def _look(name: str) -> None:
     """Note what a module holds, once; and again when it was reloaded."""
     module = sys.modules.get(name)
     if module is not None and _noted.get(name) is not module.__spec__:
         _noted[name] = module.__spec__
-        KEPT.keep(module, travels)
+        KEPT.keep(module)
 
 
 def by_name(held: Held) -> object:
