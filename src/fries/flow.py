@@ -42,6 +42,7 @@ from fries.updates import Revision, Update
 from fries.waiting import told_if_slow
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -295,14 +296,15 @@ class Flow:
 
     def reconfigure(
         self,
-        updates: Mapping[str, Function | Update | DataFrame | pa.Table],
+        updates: Mapping[str, Function | Update | DataFrame | pd.DataFrame | pa.Table],
         scheduler: str = "fries",
         timeout: float = 60.0,
         note: str = "",
     ) -> Reconfiguration:
         """Change operators of the running flow; no row will ever see half of it.
 
-        An update is a function, an :class:`Update`, or for a lookup a table.
+        An update is a function, an :class:`Update`, or for a lookup a table of Spark, pandas or
+        Arrow.
         (The ``naive`` scheduler, which is there for comparison, does mix versions.)
         ``timeout`` is for the workers to load the functions; if one cannot, nothing changes.
         ``note`` is kept in the :meth:`history`.

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, assert_type
 
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -107,7 +108,7 @@ def streams(stream: fries.Stream, frame: DataFrame, table: pa.Table, struct: Str
     assert_type(stream.join("J", stream, on="a"), fries.Stream)
 
 
-def changes(flow: fries.Flow, frame: DataFrame, table: pa.Table) -> None:
+def changes(flow: fries.Flow, frame: DataFrame, table: pa.Table, names: pd.DataFrame) -> None:
     """A reconfiguration: what it takes and what its handle tells."""
     change = flow.reconfigure({"M": same})
     assert_type(change, fries.Reconfiguration)
@@ -117,6 +118,9 @@ def changes(flow: fries.Flow, frame: DataFrame, table: pa.Table) -> None:
     assert_type(fries.Update(table), fries.Update)
     assert_type(flow.reconfigure({"M": update}, "epoch", timeout=5), fries.Reconfiguration)
     assert_type(flow.reconfigure({"L": table, "K": frame, "M": same}), fries.Reconfiguration)
+    assert_type(flow.reconfigure({"L": names, "M": update}), fries.Reconfiguration)
+    assert_type(flow.reconfigure({"L": names}), fries.Reconfiguration)
+    assert_type(fries.Update(names), fries.Update)
     assert_type(change.plan, fries.Plan)
     assert_type(change.state, str)
     assert_type(change.delay, float | None)
