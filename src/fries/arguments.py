@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from fries.errors import TraitError
@@ -17,6 +18,16 @@ def expect(where: str, what: str, value: object, kinds: type | tuple[Any, ...], 
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+
+
+def expect_once(where: str, columns: Iterable[str]) -> None:
+    """Refuse a table in which a column's name stands for several."""
+    twice = [name for name, count in Counter(columns).items() if count > 1]
+    if twice:
+        named = ", ".join(map(repr, twice))
+        raise TraitError(
+            where, f"its table has several columns named {named}; rename them, or drop all but one"
+        )
 
 
 def expect_callable(where: str, what: str, value: object, meant: str) -> None:

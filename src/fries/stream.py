@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from fries.arguments import NUMBER, check_name, deferred, expect, listed
+from fries.arguments import NUMBER, check_name, deferred, expect, expect_once, listed
 from fries.errors import TraitError
 from fries.failing import described, shortened
 from fries.runtime.functions import accepts
@@ -404,13 +404,16 @@ def as_table(name: str, table: Any) -> pa.Table:  # noqa: ANN401
     """A static table of Spark, pandas or Arrow in memory, with the types of a stream."""
     where = f"lookup {name!r}"
     if isinstance(table, pa.Table):
+        expect_once(where, table.column_names)
         return table
     from fries.spark.given import check_frame
     from fries.spark.schemas import arrow_schema, from_pandas
 
     if type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
+        expect_once(where, map(str, table.columns))
         return from_pandas(where, table)
     check_frame(where, table)
+    expect_once(where, table.columns)
     if table.isStreaming:
         raise TraitError(where, "its table is a stream; a lookup needs a static one")
     found: pa.Table = table.toArrow().cast(arrow_schema(table.schema))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -181,6 +182,25 @@ def test_a_frame_of_pandas_is_looked_up_with_the_types_of_a_stream(
         found = ids.lookup("names", names, on=["id", "t"], how="left")
         made = flow.output(found).collect()
     assert sorted((row.id, row.name) for row in made) == [(0, "a"), (1, None), (2, None)]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "spark"])
+def test_a_table_whose_columns_share_a_name_is_refused_with_the_names(
+    kind: str, rows: Stream, spark: SparkSession
+) -> None:
+    names = ["id", "a", "a", "b", "b"]
+    tables: dict[str, Any] = {
+        "pandas": pd.DataFrame([[0] * len(names)], columns=names),
+        "arrow": pa.Table.from_arrays([pa.array([0])] * len(names), names),
+        "spark": spark.createDataFrame([(0,) * len(names)], names),
+    }
+    table = tables[kind]
+    problem = "its table has several columns named 'a', 'b'; rename them, or drop all but one"
+    with pytest.raises(TraitError, match=f"lookup 'names': {problem}"):
+        rows.lookup("names", table, on="id")
+    rows.flow.output(rows.lookup("names", spark.range(3), on="id"))
+    with pytest.raises(UpdateRefusedError, match=problem):
+        rows.flow.reconfigure({"names": table})
 
 
 def test_a_column_that_cannot_cross_an_exchange_is_refused_as_what_it_is(rows: Stream) -> None:
