@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -194,6 +195,27 @@ def test_parts_of_another_commit_are_not_passed_off_as_of_this_one(tmp_path: Pat
     assert "commit 0123456789ab; " in page
     assert f"at commit {machine()['commit']}." in page
     assert "Measured on 2020-02-29 to " in page
+
+
+def test_sections_of_different_commits_each_say_theirs(tmp_path: Path) -> None:
+    old, new = Counting("a"), Counting("a")
+    new.experiment = replace(new.experiment, name="anew", title="Counting anew")
+    pages = [old.experiment, new.experiment]
+    for counting in (old, new):
+        run(counting, tmp_path)
+    alike = write_page(tmp_path / "out", QUICK, pages).read_text()
+    assert alike.count("Measured on ") == alike.count(machine()["commit"]) == 1
+    path = tmp_path / "out/quick/counting.json"
+    record = json.loads(path.read_text())
+    record["measured"]["machines"][0]["commit"] = "0123456789ab"
+    path.write_text(json.dumps(record))
+    page = write_page(tmp_path / "out", QUICK, pages).read_text()
+    head, first, second = re.split("^## .*$", page, flags=re.MULTILINE)
+    assert "Each section says which of them are its own." in head
+    assert "at commit 0123456789ab." in first
+    assert machine()["commit"] not in first
+    assert f"at commit {machine()['commit']}." in second
+    assert "0123456789ab" not in second
 
 
 def test_a_record_without_a_commit_is_not_on_the_page(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from fries.experiments.comparisons import METHOD
 from fries.experiments.experiment import Experiment, Table
@@ -14,6 +14,8 @@ from fries.experiments.lab import write_whole
 from fries.experiments.profiles import Profile
 
 NAME: Final = "README.md"
+_Measured: TypeAlias = "tuple[Experiment, dict[str, Any]]"
+"""An experiment with its record."""
 
 
 def write_page(out: Path, profile: Profile, experiments: Iterable[Experiment]) -> Path:
@@ -24,7 +26,9 @@ def write_page(out: Path, profile: Profile, experiments: Iterable[Experiment]) -
         if (record := _record(out / profile.name / f"{experiment.name}.json")) is not None
     ]
     path = out / profile.name / NAME
-    text = "\n".join([_head(profile, found), *(_section(*one, path.parent) for one in found)])
+    alike = len({_machines([one]) for one in found}) < 2
+    sections = [_section(*one, path.parent, "" if alike else _measured([one])) for one in found]
+    text = "\n".join([_head(profile, found, alike), *sections])
     write_whole(path, lambda new: new.write_text(text, "utf-8"))
     return path
 
@@ -38,11 +42,11 @@ def _record(path: Path) -> dict[str, Any] | None:
     return record if "measured" in record else None
 
 
-def _head(profile: Profile, found: list[tuple[Experiment, dict[str, Any]]]) -> str:
+def _head(profile: Profile, found: list[_Measured], alike: bool) -> str:
     contents = "\n".join(f"- [{one.title}](#{_anchor(one.title)}): {one.paper}" for one, _ in found)
     return f"""# Results: the paper's experiments on Spark, profile `{profile.name}`
 
-{_measured(found)}
+{_measured(found)}{"" if alike else " Each section says which of them are its own."}
 
 Each section has what was found, figures and tables with the paper's numbers beside (and simulated
 ones where there are), and how it was measured. The paper measured on Flink with ten machines of
@@ -56,19 +60,20 @@ not edit.
 """
 
 
-def _measured(found: list[tuple[Experiment, dict[str, Any]]]) -> str:
+def _measured(found: list[_Measured]) -> str:
     """Where and when, and for how long."""
     if not found:
         return "Nothing was measured yet."
-    machines: list[str] = []
-    for _, record in found:
-        for one in record["measured"]["machines"]:
-            if (text := _machine(one)) not in machines:
-                machines.append(text)
     days = sorted(day[:10] for _, record in found for day in record["measured"]["days"])
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     minutes = sum(record["measured"]["seconds"] for _, record in found) / 60
-    return f"Measured on {when}, for {minutes:,.0f} minutes, on: {'; '.join(machines)}."
+    return f"Measured on {when}, for {minutes:,.0f} minutes, on: {'; '.join(_machines(found))}."
+
+
+def _machines(found: list[_Measured]) -> tuple[str, ...]:
+    """All machines and commits, each once."""
+    every = (_machine(one) for _, record in found for one in record["measured"]["machines"])
+    return tuple(dict.fromkeys(every))
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
@@ -79,7 +84,7 @@ def _machine(machine: Mapping[str, Any]) -> str:
     )
 
 
-def _section(experiment: Experiment, record: Mapping[str, Any], folder: Path) -> str:
+def _section(experiment: Experiment, record: Mapping[str, Any], folder: Path, measured: str) -> str:
     report = record["report"]
     lines = [f"## {experiment.title}", "", f"Paper: {experiment.paper}.", ""]
     lines += [report["verdict"], ""]
@@ -88,6 +93,8 @@ def _section(experiment: Experiment, record: Mapping[str, Any], folder: Path) ->
     lines += [Table(**table).markdown() for table in report["tables"]]
     if report["scaling"]:
         lines += [f"How it was measured: {report['scaling']}", ""]
+    if measured:
+        lines += [measured, ""]
     lines += [f"Record: [{experiment.name}.json]({experiment.name}.json)", ""]
     return "\n".join(lines)
 
