@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -62,7 +62,7 @@ def draw_rows(
     for one, panel in zip(axes, panels, strict=True):
         _panel(one, panel)
         if log:
-            _logarithmic(one, every)
+            _logarithmic(one.set_xscale, one.set_xlim, every)
         else:
             one.axvline(0, color="0.6", linewidth=0.8, zorder=0)
         one.xaxis.set_major_formatter("{x:,.10g}")
@@ -73,14 +73,17 @@ def draw_rows(
     return figure
 
 
-def _logarithmic(axes: Axes, found: Sequence[Estimate]) -> None:
+def _logarithmic(
+    scale: Callable[..., Any], limit: Callable[..., Any], found: Sequence[Estimate]
+) -> None:
     """A logarithmic axis; where there are delays of 0, one that begins there."""
-    if all((one.value if one.low is None else one.low) > 0 for one in found):
-        axes.set_xscale("log")
-        axes.set_xlim(*decades(found))
+    lowest = min((min(_ends(one)) for one in found), default=1.0)
+    if lowest > 0:
+        scale("log")
+        limit(*decades(found))
     else:
-        axes.set_xscale("symlog", linthresh=1.0)
-        axes.set_xlim(left=-0.1)
+        scale("symlog", linthresh=1.0)
+        limit(min(-0.1, 2 * lowest))
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
@@ -122,19 +125,27 @@ def draw_delays(
             markersize=4,
             capsize=3,
         )
-    axes.set_yscale("log")
-    axes.set_ylim(*decades([one for some in delays.values() for one in some]))
+    every = [one for some in delays.values() for one in some]
+    _logarithmic(axes.set_yscale, axes.set_ylim, every)
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylabel("reconfiguration delay (ms)")
     plain(axes)
 
 
 def decades(found: Sequence[Estimate]) -> tuple[float, float]:
-    """Powers of ten around all intervals, so that a logarithmic axis has numbers at both ends."""
-    lowest = min(one.value if one.low is None else one.low for one in found)
-    highest = max(one.value if one.high is None else one.high for one in found)
-    first = math.floor(math.log10(lowest))
-    return 10.0**first, 10.0 ** max(first + 1, math.ceil(math.log10(highest)))
+    """Powers of ten around all intervals, so that a logarithmic axis has numbers at both ends.
+
+    What is not above 0 has no place there; one decade if nothing is left.
+    """
+    ends = [end for one in found for end in _ends(one) if end > 0] or [1.0]
+    first = math.floor(math.log10(min(ends)))
+    return 10.0**first, 10.0 ** max(first + 1, math.ceil(math.log10(max(ends))))
+
+
+def _ends(one: Estimate) -> tuple[float, float]:
+    """From where to where its interval reaches."""
+    low = one.value if one.low is None else one.low
+    return low, one.value if one.high is None else one.high
 
 
 def whiskers(found: Sequence[Estimate]) -> tuple[list[float], list[float]]:
