@@ -17,6 +17,7 @@ from fries.experiments.comparisons import (
     doubled_ranks,
     holm,
     normal_p,
+    pairs_needed,
     rank_test,
     share_below,
     told,
@@ -155,6 +156,20 @@ def test_a_verdict_is_corrected_for_its_family() -> None:
     assert compare({"alone": (ours, theirs)})["alone"].verdict == "lower"
     many = {str(n): (ours, theirs) for n in range(7)}
     assert compare(many)["0"].verdict == "not distinguishable"
+
+
+@pytest.mark.parametrize(("ours", "theirs", "pairs"), [(4, 4, None), (5, 5, 24), (4, 6, 24)])
+def test_so_many_pairs_must_agree_as_among_all_ways_to_mix_both(
+    ours: int, theirs: int, pairs: int | None
+) -> None:
+    values = [float(one) for one in range(ours + theirs)]
+    found = []
+    for some in itertools.combinations(values, ours):
+        rest = [one for one in values if one not in some]
+        if 3 * rank_test(some, rest) < SIGNIFICANT:
+            below = round(share_below(some, rest) * ours * theirs)
+            found.append(max(below, ours * theirs - below))
+    assert min(found, default=None) == pairs_needed(ours, theirs, 3) == pairs
 
 
 def test_a_tiny_difference_is_none_however_sure() -> None:

@@ -240,6 +240,16 @@ def test_a_surge_that_cannot_be_told_apart_is_not_as_in_the_paper() -> None:
     verdict = reported(surge.EXPERIMENT, found).verdict
     assert "Fries is not distinguishable from epoch, lower than mini-batch" in verdict
     assert "in both, was NOT found." in verdict
+    assert (
+        "With 5 runs by each scheduler the test finds a difference only where about 24 of 25"
+        in (verdict)
+    )
+
+
+def test_a_surge_of_few_runs_says_that_nothing_can_be_found() -> None:
+    found = {name: one for name, one in made_up_surges().items() if int(name[-1]) < 4}
+    verdict = surge.EXPERIMENT.report(QUICK, {CAPACITY: CAPACITIES, **found}).verdict
+    assert "With 3 runs by each scheduler the test cannot find any difference." in verdict
 
 
 def test_a_surge_in_which_fries_is_late_is_not_as_in_the_paper() -> None:
@@ -310,6 +320,7 @@ def test_invalid_rows_that_are_no_fewer_are_told() -> None:
         found[f"fries-{number}"]["values"] = [0.0, 500.0 + number]
     verdict = reported(invalid.EXPERIMENT, found).verdict
     assert "is not distinguishable from that with epochs (in the paper it is lower)" in verdict
+    assert "the test finds a difference only where about 23 of 25 pairs agree" in verdict
     found["epoch-3"]["values"] = [0.0, 900.0]
     verdict = reported(invalid.EXPERIMENT, found).verdict
     assert "NOT below the run without a change in every run: epoch." in verdict

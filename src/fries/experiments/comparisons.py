@@ -126,6 +126,31 @@ def _rank_sums(doubled: NDArray[np.int64], chosen: int) -> NDArray[np.float64]:
     return last
 
 
+def pairs_needed(ours: int, theirs: int, comparisons: int) -> int | None:
+    """How many pairs must agree before a verdict says that measurements differ.
+
+    As Holm's correction has it for the clearest of some comparisons, and without ties. ``None``:
+    there are too few measurements for any such verdict.
+    """
+    doubled = doubled_ranks(range(ours + theirs))
+    counts = _rank_sums(doubled, ours)[::-1]  # the highest sum first: there all pairs agree
+    counts = counts[np.flatnonzero(counts)[0] :: 2]
+    p = 2 * np.cumsum(counts) / counts.sum() * comparisons
+    enough = int((p < SIGNIFICANT).sum())
+    return ours * theirs - enough + 1 if enough else None
+
+
+def power(count: int, comparisons: int) -> str:
+    """What so few runs by each scheduler can show: a large difference, and no small one."""
+    runs, needed = f"{count} runs by each scheduler", pairs_needed(count, count, comparisons)
+    if needed is None:
+        return f"With {runs} the test cannot find any difference."
+    return (
+        f"With {runs} the test finds a difference only where about {needed} of {count**2} pairs "
+        "agree, so not distinguishable says little."
+    )
+
+
 def share_below(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """In which share of all pairs ours is the lower one; ties count half."""
     ordered = np.sort(np.asarray(theirs, dtype=np.float64))

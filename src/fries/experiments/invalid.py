@@ -22,7 +22,7 @@ from fries.bench import measure
 from fries.bench import paper_numbers as paper
 from fries.bench.plots import LABELS, LOOKS, titled
 from fries.bench.simulated import INVALID_SCHEDULERS
-from fries.experiments.comparisons import DOUBT, Comparison, compare
+from fries.experiments.comparisons import DOUBT, Comparison, compare, power
 from fries.experiments.curves import Curve, counted
 from fries.experiments.estimates import estimate, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
@@ -210,7 +210,8 @@ def _verdict(
     return (
         f"With Fries the share of invalid rows is {beside} that with epochs ({same}): "
         f"{against.times} times, and {printed:.2f} times in the paper; p of the rank test "
-        f"{against.p:.3f}. {without} Rows that met a mix of versions: {mixed}. {OTHER_SETTINGS}"
+        f"{against.p:.3f}. {power(len(shares['fries']), 1)} {without} "
+        f"Rows that met a mix of versions: {mixed}. {OTHER_SETTINGS}"
     )
 
 

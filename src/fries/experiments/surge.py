@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fries.bench import measure
 from fries.bench import paper_numbers as paper
 from fries.bench.plots import LABELS, LOOKS
-from fries.experiments.comparisons import Comparison, compare
+from fries.experiments.comparisons import Comparison, compare, power
 from fries.experiments.curves import Curve, windowed
 from fries.experiments.estimates import estimate, shown
 from fries.experiments.experiment import Bench, Experiment, Found, Part, Report, Table
@@ -279,6 +279,7 @@ def _verdict(
     said = [
         f"Delay of the first change: {_beside(soon)}",
         f"Area under the latency curve from then on: {_beside(areas)}",
+        power(len(runs["fries"].found), len(areas)),
         f"The paper's order, Fries below epochs in both, was {'' if as_printed else 'NOT '}found.",
         f"Changes that had not ended when their run did: {', '.join(unended)}." if unended else "",
         f"Too slow for its rate on this machine: {', '.join(weak)}." if weak else "",
