@@ -220,12 +220,13 @@ def copied_journal() -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
 
 
 def test_a_crash_with_the_copy_as_far_behind_as_may_be_loses_nothing_that_was_safe() -> None:
-    """A copy is written after its record, and copies in the order of their records."""
+    """A copy is written after its record, an intent's after its commit; copies come in order."""
     main, copied = copied_journal()
     order = {name: number for number, (name, _) in enumerate(main)}
     for writes in range(len(main) + 1):
         model, there = Model(dict(main[:writes])), dict(main[:writes])
-        possible = [name for name, _ in copied if name.endswith("intent") or order[name] < writes]
+        safe = [(name, order[name.replace("intent", "commit")]) for name, _ in copied]
+        possible = [name for name, place in safe if place < writes]
         for behind in range(len(possible) + 1):
             names = possible[:behind]
             copies = {name: data for name, data in copied if name in names and name in there}

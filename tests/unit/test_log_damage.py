@@ -19,7 +19,7 @@ from fries.log.files import COPIES, FOLDER, LocalFiles
 from fries.log.log import Code, Log
 from fries.log.owners import take_over
 from fries.log.reading import Reading
-from fries.log.records import Ended
+from fries.log.records import Committed, Ended, encode
 from tests.files import SHAPE, MemoryFiles, commit, intent
 
 Folder = dict[str, bytes]
@@ -160,6 +160,93 @@ def test_a_change_of_which_nothing_is_left_in_the_log(
     else:
         with pytest.raises(LogDamagedError, match=f"for {lost:08}.intent is missing"):
             start(files, COPY)
+
+
+TELLS = {
+    "the log's first batch": (FOLDER, "since"),
+    "the copy's first batch": (COPIES, "since"),
+    "the copy's intent": (COPIES, "intent"),
+    "the log's end": (FOLDER, "end"),
+}
+"""Records that are written only when the commit is."""
+
+
+def without_commit(number: int, harm: Callable[[bytes], bytes | None], *left: str) -> list[Folder]:
+    """A log and its copy after a commit was lost in both, with some of what tells of it."""
+    folders = {
+        FOLDER: harmed(MAIN, f"{number:08}.commit", harm),
+        COPIES: harmed(COPY, f"{number:08}.commit", harm),
+    }
+    for name, (folder, kind) in TELLS.items():
+        if name not in left:
+            folders[folder].pop(f"{number:08}.{kind}", None)
+    return list(folders.values())
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
+@pytest.mark.parametrize("left", [*list(TELLS)[:3], "a first batch that cannot be read"])
+@pytest.mark.parametrize("number", [1, 3, NEWEST])
+def test_a_commit_that_is_lost_in_both_places_is_refused_if_anything_tells_of_it(
+    number: int, left: str, harm: Callable[[bytes], bytes | None]
+) -> None:
+    files, copies = without_commit(number, harm, left)
+    if left not in TELLS:
+        files[f"{number:08}.since"] = b"torn"
+    before = dict(files), dict(copies)
+    with pytest.raises(LogDamagedError, match=f"{number:08}.commit|commit of change {number} is"):
+        start(files, copies)
+    assert (files, copies) == before, "refused before anything was written"
+    said = examine(Reading(MemoryFiles(files), MemoryFiles(copies)))
+    assert f"{number:>5}  damaged " in "\n".join(said.changes)
+    assert any("from a backup" in way for way in said.ways)
+
+
+def test_a_commit_of_which_nothing_tells_never_happened() -> None:
+    files, copies = without_commit(NEWEST, lambda _: None)
+    assert [one[0] for one in start(files, copies)] == [1, 3]
+
+
+def test_a_commit_that_was_taken_back_may_be_lost_in_both_places() -> None:
+    files, copies = without_commit(TAKEN_BACK, lambda _: None, *TELLS)
+    assert start(files, copies) == start(MAIN, COPY)
+
+
+def test_a_commit_of_a_driver_that_was_replaced_is_not_missed() -> None:
+    """It is void: its copies tell of it, and it never happened all the same."""
+    files, copies = MemoryFiles(MAIN), MemoryFiles(COPY)
+    _, owner = take_over(files, copies, Reading.refuse_damage)
+    late = Log(files, SHAPE, copies=copies, owner=owner)
+    late.intend(intent(6), (b"functions",))
+    take_over(files, copies, Reading.refuse_damage)
+    files.write("00000006.commit", encode(Committed(6, 1.0, None, owner.number)))
+    copies.write("00000006.intent", encode(intent(6)))
+    assert [one[0] for one in start(files.contents, copies.contents)] == [1, 3, NEWEST]
+
+
+class Meanwhile(MemoryFiles):
+    """A folder to which a driver writes when it has just been listed."""
+
+    then: Callable[[], None] = staticmethod(lambda: None)
+
+    def names(self) -> list[str]:
+        """The files that were there."""
+        found = super().names()
+        self.then()
+        return found
+
+
+def test_what_a_driver_writes_while_its_log_is_read_is_not_taken_for_lost() -> None:
+    files, copies = Meanwhile(MAIN), MemoryFiles(COPY)
+    log = Log(files, SHAPE, copies=copies)
+
+    def write() -> None:
+        commit(log, 6)
+        log.close()
+
+    files.then = write
+    read = Reading(files, copies)
+    assert (read.problems(), read.restored) == ([], [])
+    assert "00000006.commit" in copies.contents
 
 
 def test_the_whole_log_is_gone() -> None:

@@ -107,6 +107,8 @@ def _line(logged: Logged) -> str:
 def _state(logged: Logged) -> str:
     if logged.end is not None and (logged.happened or logged.ended_as("aborted", "rolled back")):
         return logged.end.phase
+    if logged.commit_lost:
+        return "damaged"
     return "committed" if logged.commit is not None else "aborted"
 
 

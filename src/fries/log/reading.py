@@ -38,6 +38,8 @@ class Logged:
     commit: Committed | None = None
     effective: Effective | None = None
     end: Ended | None = None
+    told: bool = False
+    """Whether something tells of a commit, be it lost or not: what is written only after one."""
     damage: dict[str, str] = field(default_factory=dict)
     """By kind of record, why it cannot be read, if so."""
 
@@ -58,6 +60,11 @@ class Logged:
             return self.effective.since
         return None if self.commit is None else self.commit.since
 
+    @property
+    def commit_lost(self) -> bool:
+        """Whether it was committed, and the commit is lost in the log and in its copy."""
+        return self.commit is None and self.told and not self.ended_as("aborted", "rolled back")
+
     def ended_as(self, *phases: str) -> bool:
         """Whether its end is known to be one of these."""
         return self.end is not None and self.end.phase in phases
@@ -69,7 +76,7 @@ class Logged:
         """
         if self.commit is not None and self.intent is None:
             return self.damage.get("intent", f"the intent of change {self.number} is missing")
-        if self.commit is None and self.ended_as("done"):
+        if self.commit_lost:
             return self.damage.get("commit", f"the commit of change {self.number} is missing")
         if self.number < newest:
             torn = "" if self.ended_as("aborted", "rolled back") else self.damage.get("commit", "")
@@ -105,10 +112,13 @@ class Reading:
         self.restored: list[Restored] = []
         self._files, self._copies = files, copies
         self._found: dict[int, Logged] = {}
-        self.names = frozenset(name for name in files.names() if NAME.fullmatch(name))
+        # the copy first: what is written meanwhile is in the log before it is in the copy
         self.copied = frozenset(readable(copies) if copies is not None else ())
+        self.names = frozenset(name for name in files.names() if NAME.fullmatch(name))
         for name in sorted(self.names | {name for name in self.copied if NAME.fullmatch(name)}):
             self._see(name)
+        for logged in self._found.values():
+            logged.told = self._tells(logged)
         self._forget_void()
 
     @property
@@ -242,6 +252,11 @@ class Reading:
         if isinstance(record, Owned):
             self.owners[number] = record
 
+    def _tells(self, logged: Logged) -> bool:
+        """Whether there is a record of a change that is written only when its commit is safe."""
+        since = logged.effective is not None or "since" in logged.damage
+        return since or logged.ended_as("done") or f"{logged.number:08}.intent" in self.copied
+
     def _forget_void(self) -> None:
         """Forget commits by a driver that had been replaced, which the next one has not seen.
 
@@ -253,4 +268,4 @@ class Reading:
                 owner.number > commit.owner > 0 and owner.missed(logged.number)
                 for owner in self.owners.values()
             ):
-                logged.commit = None
+                logged.commit, logged.told = None, False
