@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +19,13 @@ from hypothesis import strategies as st
 from fries.errors import UpdateRefusedError
 from fries.log.pieces import PIECE_BYTES
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import Function, Keying, Kind, OperatorSpec, Style
-from fries.spark.shipping import differ_plainly, kept_of, packed
+from fries.runtime.spec import EdgeSpec, Function, Keying, Kind, OperatorSpec, Style
+from fries.schedulers import scheduler
+from fries.spark.shipping import differ_plainly, kept_of, packed, pickled_all, try_to_load
+from fries.traits import graph_of
 from fries.updates import Revision
 
+Row = dict[str, Any]
 SCHEMA = pa.schema([("n", pa.int64())])
 LOCK = threading.Lock()
 
@@ -100,6 +105,54 @@ def test_who_cannot_be_pickled_is_named(where: str) -> None:
     )
     with pytest.raises(UpdateRefusedError, match=r"bad.*cannot be pickled.*open them inside"):
         packed(shipped, shipped.operators)
+
+
+class Stubborn:
+    """A function that raises whatever it is told to while it is pickled, or while it is loaded."""
+
+    def __init__(self, error: BaseException, loads: bool) -> None:
+        self.error, self.loads = error, loads
+
+    def __call__(self, row: Row) -> Row:
+        """Be a function."""
+        return row
+
+    def __getstate__(self) -> dict[str, object]:
+        if not self.loads:
+            raise self.error
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, BaseException]) -> None:
+        raise state["error"]
+
+
+ANYTHING = [ValueError("no"), SystemExit(3), GeneratorExit("no"), asyncio.CancelledError("no")]
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=repr)
+def test_a_function_may_raise_anything_while_it_is_pickled(error: BaseException) -> None:
+    spec = OperatorSpec("F", Kind.MAP, SCHEMA, Stubborn(error, loads=False))
+    with pytest.raises(UpdateRefusedError, match=r"F.*cannot be pickled"):
+        packed(Shipped({"F": spec}, {}), {"F": spec})
+    with pytest.raises(UpdateRefusedError, match=r"F.*cannot be pickled"):
+        pickled_all((spec,))
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=repr)
+def test_a_function_may_raise_anything_while_it_is_loaded(error: BaseException) -> None:
+    built = OperatorSpec("F", Kind.MAP, SCHEMA, adding(1))
+    new = replace(built, function=Stubborn(error, loads=True))
+    operators = {"S": OperatorSpec("S", Kind.PASS, SCHEMA), "F": built}
+    edges = [EdgeSpec(0, "", "S"), EdgeSpec(1, "S", "F"), EdgeSpec(2, "F", "output")]
+    plan = scheduler("fries")(graph_of(operators, edges, ("S",), ("output",)), ("F",))
+    package = packed(Shipped({"F": new}, {}), {"F": built})
+    with pytest.raises(UpdateRefusedError, match=f"(?s)cannot be loaded.*{type(error).__name__}"):
+        try_to_load([built], plan, package)
+
+
+def test_who_exits_while_it_is_pickled_is_kept_until_it_is_refused() -> None:
+    stubborn = Stubborn(SystemExit(3), loads=False)
+    assert kept_of({"F": Revision(stubborn)})["F"].function is stubborn
 
 
 def test_a_model_travels_as_it_was() -> None:

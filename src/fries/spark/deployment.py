@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fries.control.changes import Change, Order
 from fries.errors import LogMismatchError, UpdateRefusedError
-from fries.failing import clipped
+from fries.failing import clipped, described
 from fries.graph import Graph
 from fries.labels import code_label
 from fries.log.reading import Reading
@@ -99,8 +99,9 @@ def base_of(
         return program.operators
     try:
         first: Sequence[OperatorSpec] = pickle.loads(read.base[0], buffers=read.base[1:])
-    except Exception as error:
-        _logger.warning("the code of the first start cannot be loaded (%r): no way back", error)
+    except BaseException as error:  # the user's code may raise anything, even SystemExit
+        told = described(error)
+        _logger.warning("the code of the first start cannot be loaded (%s): no way back", told)
         return program.operators
     known = {spec.name: spec for spec in first}
     return tuple(_base(spec, known.get(spec.name), digests) for spec in program.operators)

@@ -87,7 +87,7 @@ def _logged_steps(name: str, logged: Iterable[Logged]) -> list[Function]:
             continue
         try:
             _, migrations, *_ = pickle.loads(one.intent.residue)
-        except Exception as error:
+        except BaseException as error:  # the user's code may raise anything, even SystemExit
             raise LogError(
                 f"the migrations of change {one.number} cannot be loaded from the log: "
                 f"{described(error)}"

@@ -60,7 +60,7 @@ def _applied(
     try:
         bare = pickle.loads(change.order.payload, buffers=change.order.buffers)
         shipped = Shipped.of(bare, built)
-    except Exception as error:
+    except BaseException as error:  # the user's code may raise anything, even SystemExit
         raise LogError(
             f"the functions of change {change.number} ({_names(change.order.targets)}) cannot be "
             f"loaded from the log: {described(error)}; make their modules importable again, or "

@@ -45,7 +45,7 @@ def packed(shipped: Shipped, built: Mapping[str, OperatorSpec]) -> Package:
     parts: list[pickle.PickleBuffer] = []
     try:
         payload = dumps(bare, parts.append)
-    except Exception:
+    except BaseException:  # the user's code may raise anything, even SystemExit
         for name, spec in shipped.operators.items():
             _refuse_unpicklable(
                 name, (spec, shipped.migrations.get(name), shipped.inverses.get(name))
@@ -100,7 +100,7 @@ def pickled_all(operators: tuple[OperatorSpec, ...]) -> bytes:
     """All operators; a function that cannot travel is named."""
     try:
         return dumps(operators)
-    except Exception:
+    except BaseException:  # as above
         for spec in operators:
             _refuse_unpicklable(spec.name, spec)
         raise
@@ -191,7 +191,7 @@ def _kept(update: Revision, hashes: bool = True) -> Kept:
         return Kept(digest, first.classes, *functions)
     try:
         data, buffers, classes = pickled((*functions, update.schema))
-    except Exception:
+    except (Exception, SystemExit):  # whoever packs it will say so
         return Kept(b"", {}, *functions)
     digest = _hashed(data, buffers) if hashes else b""
 
@@ -215,7 +215,7 @@ def try_to_load(operators: Iterable[OperatorSpec], plan: Plan, package: Package)
     """Where no worker is there to do it: see that the functions can be loaded at all."""
     try:
         Configuration(operators).load(0, 0, package.payload, package.buffers)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # as above
         raise UpdateRefusedError(
             ", ".join(plan.targets), f"it cannot be loaded:\n{story_of(error)}"
         ) from error
@@ -224,7 +224,7 @@ def try_to_load(operators: Iterable[OperatorSpec], plan: Plan, package: Package)
 def _refuse_unpicklable(name: str, value: object) -> None:
     try:
         dumps(value)
-    except Exception as error:
+    except BaseException as error:  # as above
         raise UpdateRefusedError(
             name,
             f"it cannot be pickled ({words_of(error)}); keep connections, locks and sessions out "
