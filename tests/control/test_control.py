@@ -6,6 +6,7 @@ import math
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -350,6 +351,29 @@ class Exits(FakeEngine):
 def test_a_definition_that_exits_is_told_like_any_other_failure(server: ControlServer) -> None:
     with pytest.raises(WireError, match="cannot be loaded here"):
         ControlClient(server.address, SECRET, "fraud", Exits())
+
+
+class ExitsLater(FakeEngine):
+    """An engine that is defined well, and whose updates may exit when they are loaded."""
+
+    def load(
+        self, change: int, bit: int, payload: memoryview, parts: Sequence[memoryview] = ()
+    ) -> None:
+        """Load, or exit."""
+        if bytes(payload) == b"exit":
+            raise SystemExit(change)
+        super().load(change, bit, payload, parts)
+
+
+def test_an_update_that_exits_when_it_is_loaded_is_aborted_and_its_worker_goes_on(
+    server: ControlServer,
+) -> None:
+    client = ControlClient(server.address, SECRET, "fraud", ExitsLater())
+    change = server.request(order("FM", payload=b"exit"))
+    assert settled(change) is Phase.ABORTED
+    assert "SystemExit: 1" in change.reason
+    assert settled(server.request(order("FM"))) is Phase.COMMITTED
+    client.close()
 
 
 def test_what_was_loaded_too_late_is_forgotten(server: ControlServer, join: Join) -> None:
