@@ -14,7 +14,9 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -71,6 +73,35 @@ class Origins:
         return travels
 
 
+def users_module(name: str) -> ModuleType | None:
+    """A module that code imports when it runs; imported now, if it is the user's own.
+
+    ``None`` if this process cannot import it, or it is an installed one that nobody imported.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    package, (above, _, last) = name.partition(".")[0], name.rpartition(".")
+    try:
+        if hasattr(sys.modules.get(above), last) or _will_be_installed(package):
+            return None
+        return import_module(name)
+    except (Exception, SystemExit):  # the user's module may raise anything
+        return None
+
+
+def _will_be_installed(package: str) -> bool:
+    """Whether a package is Python's or a library's, wherever one has to look for that."""
+    if package in OURS or package in sys.stdlib_module_names:
+        return True
+    if package in sys.modules:
+        return _is_installed(package)
+    spec = find_spec(package)
+    file = (
+        None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()))
+    )
+    return file is None or _is_file_installed(file, package)
+
+
 @cache
 def _is_installed(name: str) -> bool:
     module = sys.modules[name]
@@ -79,6 +110,10 @@ def _is_installed(name: str) -> bool:
         parent = name.rpartition(".")[0]
         is_part = parent in sys.modules and _is_installed(parent)
         return is_part or name in sys.stdlib_module_names
+    return _is_file_installed(file, name)
+
+
+def _is_file_installed(file: str, name: str) -> bool:
     if file.startswith("<frozen") or file.endswith(tuple(EXTENSION_SUFFIXES)):
         return True
     path = Path(file)

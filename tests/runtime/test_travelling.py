@@ -9,30 +9,24 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.cloudpickle import cloudpickle
 
 from fries.errors import StaleCodeError, UpdateRefusedError
 from fries.labels import code_label
 from fries.origins import Origins
-from fries.runtime import travelling
 from fries.runtime.digests import digest_of
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.runtime.travelling import Held, own_or_new
 from fries.spark.pickling import dumps, dumps_state
 from fries.spark.shipping import check_classes, differ_plainly, kept_of
 from fries.updates import Revision
+from tests.runtime.project import Module, Project, start_anew
 
-Module: TypeAlias = Any
-"""One that was written by a test, with whatever it wrote."""
 OLD = """
 import dataclasses, enum, functools
 import helping
@@ -96,70 +90,6 @@ def grow(row):
 
 
 SPEC = OperatorSpec("A", Kind.PROCESS, pa.schema([]), max)
-
-
-class Project:
-    """A project's modules: as a worker has imported them, and as the driver has them now."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.worker: dict[str, ModuleType] = {}
-
-    def write(self, name: str, text: str) -> Module:
-        """Write a module and import it: the driver has it."""
-        path = self.folder / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        importlib.invalidate_caches()
-        full = name.replace("/", ".")
-        sys.modules.pop(full, None)
-        sys.dont_write_bytecode, kept = True, sys.dont_write_bytecode
-        try:
-            return importlib.import_module(full)
-        finally:
-            sys.dont_write_bytecode = kept
-
-    def work(self) -> None:
-        """From now on the worker has what has been imported."""
-        self.worker = dict(self.modules())
-
-    def modules(self) -> dict[str, ModuleType]:
-        """The project's modules that are imported now."""
-        return {
-            name: module
-            for name, module in sys.modules.items()
-            if str(self.folder) in str(getattr(module, "__file__", ""))
-        }
-
-    def arrives(self, value: object) -> Any:  # noqa: ANN401
-        """What the worker makes of something that the driver has sent."""
-        data = dumps(value)
-        driver = self.modules()
-        for name in driver:
-            del sys.modules[name]
-        sys.modules.update(self.worker)
-        try:
-            return pickle.loads(data)
-        finally:
-            for name in self.modules():
-                del sys.modules[name]
-            sys.modules.update(driver)
-
-
-def start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the classes that came, as a new process knows none."""
-    monkeypatch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
-    monkeypatch.setattr(travelling, "_came", WeakValueDictionary())
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    start_anew(monkeypatch)
-    made = Project(tmp_path)
-    yield made
-    for name in made.modules():
-        del sys.modules[name]
 
 
 @pytest.fixture
@@ -502,57 +432,6 @@ def test_all_kinds_of_classes_and_functions_travel(project: Project) -> None:
     assert project.arrives(ours.fib)(3) == ours.fib(3)
     late = project.write("late", "import many\ndef f(row):\n    return many.lazy + row\n")
     assert project.arrives(late.f)(1) == 42
-
-
-INSIDE = """
-def late(row):
-    import helping
-    return helping.grow(row)
-
-def from_it(row):
-    from helping import grow
-    return grow(row)
-
-def by_hand(row):
-    import importlib
-    return importlib.import_module("helping").grow(row)
-
-def nested(row):
-    return (lambda: late(row))()
-"""
-
-
-@pytest.mark.parametrize("name", ["late", "from_it", "by_hand", "nested"])
-def test_imports_inside_a_function_are_compared(project: Project, name: str) -> None:
-    project.write("helping", HELPING)
-    inside = project.write("inside", INSIDE)
-    project.work()
-    assert project.arrives(getattr(inside, name))(1) == 2
-    project.write("helping", HELPING.replace("+ 1", "+ 100"))
-    with pytest.raises(StaleCodeError, match="helping"):
-        project.arrives(getattr(inside, name))
-
-
-def test_packages_and_relative_imports(project: Project) -> None:
-    inner = "from .deep import constant\ndef f(row):\n    return constant.N + row\n"
-    late = "def g(row):\n    from .deep import constant\n    return constant.N + row\n"
-    project.write("pack/deep/constant", "N = 1\n")
-    project.write("pack/inner", inner)
-    project.write("pack/late", late)
-    whole = project.write(
-        "caller", "import pack.inner\ndef h(row):\n    return pack.inner.f(row)\n"
-    )
-    project.work()
-    project.write("pack/deep/constant", "N = 50\ndef changed(): pass\n")
-    import pack.deep  # type: ignore[import-not-found]
-
-    pack.deep.constant = sys.modules["pack.deep.constant"]
-    ours = project.write("pack/inner", inner)
-    assert project.arrives(ours.f)(1) == 51
-    pack.inner = ours
-    assert project.arrives(whole.h)(1) == 51
-    with pytest.raises(StaleCodeError, match=r"pack\.deep\.constant"):
-        project.arrives(project.write("pack/late", late).g)
 
 
 def test_a_module_that_the_receiver_cannot_import_comes_whole(project: Project) -> None:

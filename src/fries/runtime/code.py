@@ -11,18 +11,31 @@ import dis
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import cache, partial
+from importlib.util import resolve_name
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, TypeAlias
 
+from fries.origins import users_module
+
 Travels: TypeAlias = "Callable[[str], bool]"
 """Whether the code of a module, known by its name, counts by what it does."""
+Load: TypeAlias = "Callable[[str], ModuleType | None]"
+"""What gives a module that code imports when it runs."""
 MUTABLE: Final = (list, dict, set)
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(...))
 GLOBALS: Final = frozenset(
     dis.opmap[name] for name in ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME")
 )
+IMPORT: Final = dis.opmap["IMPORT_NAME"]
+MISSING: Final = object()
+"""Stands for nothing."""
+DYNAMIC: Final = frozenset({"import_module", "__import__"})
+"""What imports a module by a text."""
+NO_VALUE: Final = frozenset({"PUSH_NULL", "PRECALL", "CACHE"})
+"""What may stand between a function and its first argument."""
 UNTOLD: Final = frozenset(
     {
         "__module__",
@@ -79,13 +92,15 @@ class Kept:
         self._spaces[id(owner)] = owner, dict(names)
 
 
-def digest_of(value: object, travels: Travels, kept: Kept | None = None) -> bytes:
+def digest_of(
+    value: object, travels: Travels, kept: Kept | None = None, load: Load = users_module
+) -> bytes:
     """A digest of a function, a class or a value; empty if there is none.
 
     With ``kept``, names and containers count as what they once held.
     """
     try:
-        return _Walk(travels, kept or Kept(), ()).of(value)
+        return _Walk(travels, kept or Kept(), load, ()).of(value)
     except Exception:  # code of others: whatever it raises, it cannot be compared
         return b""
 
@@ -135,11 +150,79 @@ def globals_in(code: CodeType) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def modules_in(function: FunctionType, load: Load) -> Iterator[ModuleType]:
+    """The modules that a function imports when it is called, as far as one can see.
+
+    Those that are named by texts only, if they are imported already.
+    """
+    package = str(function.__globals__.get("__package__") or "")
+    for name in imports_in(function.__code__, package):
+        module = load(name)
+        if module is not None:
+            yield module
+    for name in dynamic_in(function.__code__):
+        if name in sys.modules:
+            yield sys.modules[name]
+
+
+@cache
+def dynamic_in(code: CodeType) -> tuple[str, ...]:
+    """Texts that code may import as modules."""
+    names = tuple(names_in(code))
+    return () if DYNAMIC.isdisjoint(names) else names
+
+
+@cache
+def imports_in(code: CodeType, package: str) -> tuple[str, ...]:
+    """Modules that code imports when it runs, by their full names, each behind its packages.
+
+    What is imported of a module may be a module, too.
+    """
+    names: list[str] = []
+    steps = list(dis.get_instructions(code)) if _may_import(code) else []
+    for place, step in enumerate(steps):
+        if step.opcode == IMPORT:
+            level, many = (steps[place - back].argval for back in (2, 1))
+            dots = "." * (level if isinstance(level, int) else 0)
+            with suppress(ImportError, ValueError):
+                full = resolve_name(dots + step.argval, package or None)
+                names += [*_with_packages(full), *(f"{full}.{one}" for one in many or ())]
+        elif step.argval in DYNAMIC:
+            following = (one for one in steps[place + 1 :] if one.opname not in NO_VALUE)
+            named = next(following).argval
+            names += _with_packages(named) if isinstance(named, str) else []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += imports_in(constant, package)
+    return tuple(dict.fromkeys(names))
+
+
+def _may_import(code: CodeType) -> bool:
+    return IMPORT in code.co_code[::2] or not DYNAMIC.isdisjoint(code.co_names)
+
+
+def _with_packages(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))] if all(parts) else []
+
+
+def contents(module: ModuleType) -> list[tuple[str, object]]:
+    """The functions and classes that a module defines."""
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    }
+    return sorted(own.items())
+
+
 class _Walk:
     """Feeds everything that an object consists of to a hash, each thing once."""
 
-    def __init__(self, travels: Travels, kept: Kept, inside: tuple[object, ...]) -> None:
-        self._travels, self._kept = travels, kept
+    def __init__(
+        self, travels: Travels, kept: Kept, load: Load, inside: tuple[object, ...]
+    ) -> None:
+        self._travels, self._kept, self._load = travels, kept, load
         self._inside = inside
         """The containers that this is a part of."""
         self._hash = hashlib.blake2b(digest_size=16)
@@ -154,6 +237,10 @@ class _Walk:
     def feed(self, value: object) -> None:
         """Feed an object and what it consists of."""
         kind = type(value)
+        if isinstance(value, bytes) and kind is bytes:  # a model, perhaps
+            self._tell("bytes", len(value))
+            self._hash.update(value)
+            return
         if kind in PLAIN:
             self._tell(kind.__name__, repr(value))
             return
@@ -199,6 +286,11 @@ class _Walk:
         self.feed(vars(function))
         names = sorted(set(names_in(function.__code__)))
         self._feed_names(function.__globals__, globals_in(function.__code__), names)
+        for module in modules_in(function, self._load):
+            if self._travels(module.__name__):
+                self._tell("imports", module.__name__)
+                own = {one for one, _ in contents(module)}.union(names)
+                self._feed_names(vars(module), sorted(own), names, (module,))
 
     def _feed_names(
         self,
@@ -210,15 +302,23 @@ class _Walk:
         """Feed what names stand for, and what others stand for inside of modules."""
         space = self._kept.space(space, space)
         for name in names:
-            if name not in space or name.startswith("__"):
+            value = self._looked_up(space, name)
+            if value is MISSING or name.startswith("__"):
                 continue
-            value = space[name]
             self._tell("name", name)
             self.feed(value)
             if isinstance(value, ModuleType) and value not in under:
                 if not self._travels(value.__name__):
                     continue
                 self._feed_names(vars(value), inside, inside, (*under, value))
+
+    def _looked_up(self, space: Mapping[str, Any], name: str) -> object:
+        """What a name stands for; a package has a module of its own only if both ends have it."""
+        full = f"{space.get('__name__')}.{name}"
+        part = sys.modules.get(full)
+        if part is not None and space.get(name, part) is part:
+            return part if self._travels(full) else MISSING
+        return space.get(name, MISSING)
 
     def _feed_class(self, kind: type) -> None:
         if not self._travels(kind.__module__):
@@ -241,7 +341,7 @@ class _Walk:
             return
         within, then = (*self._inside, value), self._kept.container(value)
         held = (one for item in then.items() for one in item) if type(value) is dict else then
-        parts = [_Walk(self._travels, self._kept, within).of(one) for one in held]
+        parts = [_Walk(self._travels, self._kept, self._load, within).of(one) for one in held]
         if type(value) not in (list, dict):
             parts.sort()
         made = hashlib.blake2b(b"".join(parts), digest_size=16).digest()

@@ -11,17 +11,20 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from fries.errors import StaleCodeError
-from fries.runtime.code import Kept, Travels, digest_of, found
+from fries.runtime.code import Kept, Travels, contents, digest_of, found
 
 _noted: dict[str, object] = {}
 """The modules that were looked at, and their specifications: reloading makes others."""
+ALL: Final = "*"
+"""Stands for the functions and classes of a module."""
 KEPT: Final = Kept()
 """What those held then."""
 
@@ -73,8 +76,11 @@ class Held(NamedTuple):
         """Whether something is the same code, whatever its caches hold by now."""
         travels = frozenset(self.deep).__contains__
         for name in self.deep:
+            with suppress(Exception, SystemExit):  # then it is another one
+                import_module(name)
+        for name in self.deep:
             _look(name)
-        return bool(self.digest) and digest_of(value, travels, KEPT) == self.digest
+        return bool(self.digest) and digest_of(value, travels, KEPT, sys.modules.get) == self.digest
 
     def here(self) -> object:
         """What this process has under that name, if it is the same code; else ``None``."""
@@ -91,7 +97,8 @@ def _look(name: str) -> None:
     module = sys.modules.get(name)
     if module is not None and _noted.get(name) is not module.__spec__:
         _noted[name] = module.__spec__
-        KEPT.keep(module)
+        with suppress(Exception):  # code of others
+            KEPT.keep(module)
 
 
 def by_name(held: Held) -> object:
@@ -106,19 +113,37 @@ def by_name(held: Held) -> object:
 def checked(helds: tuple[Held, ...], make: Callable[..., Any], *arguments: object) -> object:
     """A function that imports modules when it is called: they must be what its sender had."""
     for held in helds:
-        if not held.is_same(contents(import_module(held.module))):
+        module = import_module(held.module)
+        _look(held.module)
+        space = KEPT.space(vars(module), vars(module))
+        value = contents(module) if held.name == ALL else space.get(held.name, ALL)
+        if not held.is_same(value):
             raise StaleCodeError(held.module, held.name)
     return make(*arguments)
 
 
-def contents(module: ModuleType) -> list[tuple[str, object]]:
-    """The functions and classes that a module defines."""
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    }
-    return sorted(own.items())
+def imported(
+    module: ModuleType, names: frozenset[str], travels: Travels, kept: Kept | None
+) -> Iterator[Held]:
+    """What code may use of a module that it imports when it runs.
+
+    Its functions and classes, and the values of names that are used: not the others, which may
+    be another thing in each process, as a moment or a folder.
+    """
+    waiting, seen = [module], {module.__name__}
+    while waiting:
+        one = waiting.pop()
+        own = contents(one)
+        space = vars(one) if kept is None else kept.space(vars(one), vars(one))
+        for name in sorted(names & vars(one).keys() - {name for name, _ in own}):
+            value = space.get(name, vars(one)[name])
+            home = value.__name__ if isinstance(value, ModuleType) else ""
+            if home and travels(home) and home not in seen:
+                waiting.append(value)
+                seen.add(home)
+            if home != f"{one.__name__}.{name}" and not name.startswith("__"):
+                yield Held.of(one.__name__, name, value, travels, kept)
+        yield Held.of(one.__name__, ALL, own, travels, kept)
 
 
 def own_or_new(held: Held, make: Callable[..., Any], *arguments: object) -> object:

@@ -8,15 +8,13 @@ travel so by name with a digest, which is compared where it arrives.
 
 from __future__ import annotations
 
-import dis
 import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.util import resolve_name
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark import cloudpickle
@@ -26,17 +24,17 @@ from pyspark.cloudpickle.cloudpickle import (
     _make_typevar,
 )
 
-from fries.origins import ORIGINS, OURS
-from fries.runtime.code import Kept, Travels, found, names_in
+from fries.origins import ORIGINS, OURS, users_module
+from fries.runtime.code import Kept, Travels, found, modules_in, names_in
 from fries.runtime.travelling import (
     KEPT,
     Held,
     by_name,
     cached,
     checked,
-    contents,
     fill,
     fill_module,
+    imported,
     new_module,
     own_or_new,
 )
@@ -49,7 +47,6 @@ MAIN: Final = frozenset({"__main__", "__mp_main__"})
 """Where scripts and notebooks define their classes."""
 CACHE: Final = type(cache(lambda: None))
 """What ``functools.lru_cache`` makes: pickle knows it by its name only."""
-_IMPORT: Final = dis.opmap["IMPORT_NAME"]
 _HEAP: Final = 1 << 9
 """Flag of classes that were made by Python code, or could have been."""
 
@@ -143,6 +140,8 @@ class CodePickler(cloudpickle.CloudPickler):
         self._travels, self._wanted, self._careful, self._kept = travels, wanted, careful, kept
         self._modules: list[ModuleType] = []
         """Modules that travel by value."""
+        self._imports = False
+        """Whether functions import modules when they are called."""
         self.names: set[str] = set()
         """What code has named."""
         self.classes: dict[str, bytes] = {}
@@ -150,8 +149,10 @@ class CodePickler(cloudpickle.CloudPickler):
 
     @property
     def lacks(self) -> bool:
-        """Whether code names something of a travelling module that has not come with it."""
+        """Whether code may name something of a module that has not come, or was not compared."""
         new = self.names - self._wanted
+        if self._imports and new:
+            return True
         return any(not new.isdisjoint(vars(module)) for module in self._modules)
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as pickle wants it
@@ -183,11 +184,10 @@ class CodePickler(cloudpickle.CloudPickler):
 
     def _imported(self, func: FunctionType) -> Iterator[Held]:
         """The modules that a function imports when it is called, and must find as they are here."""
-        package = str(func.__globals__.get("__package__") or "")
-        for name in _imports(func.__code__, package):
-            module = sys.modules.get(name)
-            if module is not None and self._travels(name):
-                yield Held.of(name, "*", contents(module), self._travels, self._kept)
+        for module in modules_in(func, users_module):
+            if self._travels(module.__name__):
+                self._imports = True
+                yield from imported(module, self._wanted, self._travels, self._kept)
 
     def _class(self, kind: type) -> Reduced:
         make, arguments, state, *others, setter = _dynamic_class_reduce(kind)  # type: ignore[no-untyped-call]
@@ -239,24 +239,3 @@ class CodePickler(cloudpickle.CloudPickler):
             _passes(obj, self._travels, [], careful=False)
             return True
         return False
-
-
-@cache
-def _imports(code: CodeType, package: str) -> tuple[str, ...]:
-    """Modules that code imports when it runs, by their full names."""
-    names: list[str] = []
-    if _IMPORT in code.co_code[::2]:
-        steps = list(dis.get_instructions(code))
-        for place, step in enumerate(steps):
-            if step.opname == "IMPORT_NAME":
-                level, many = (steps[place - back].argval for back in (2, 1))
-                dots = "." * (level if isinstance(level, int) else 0)
-                with suppress(ImportError, ValueError):
-                    full = resolve_name(dots + step.argval, package or None)
-                    names += [full, *(f"{full}.{one}" for one in many or ())]
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names += _imports(constant, package)
-        elif isinstance(constant, str) and "import_module" in code.co_names:
-            names.append(constant)
-    return tuple(dict.fromkeys(names))
