@@ -8,7 +8,8 @@ between two rows: then what comes out is made of the first rows only, and says o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from types import FunctionType
@@ -161,7 +162,7 @@ def _each(
         before = data.misfit(len(made))
         if before is not None and before.breaks_functions():
             raise EarlierError(before) from None
-        raise failure(spec, error, rows[len(made)]) from None
+        raise failure(spec, error, data.row(len(made))) from None
     return made
 
 
@@ -249,7 +250,7 @@ def _filter(spec: OperatorSpec, function: Function) -> Calls:
     def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
-            found = list(map(bool, found))
+            found = _read(spec, found, data, lambda values: list(map(bool, values)))
         kept = np.flatnonzero(np.asarray(found, dtype=bool))
         if len(kept) == len(data):
             return Output(data)
@@ -261,7 +262,8 @@ def _filter(spec: OperatorSpec, function: Function) -> Calls:
 def _split(spec: OperatorSpec, function: Function) -> Calls:
     def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
-        branches = _numbers(spec, "branch", found, spec.branches)
+        numbers = partial(_numbers, spec, "branch", end=spec.branches)
+        branches = _read(spec, found, data, numbers)
         return Output(data.slice(0, len(branches)), None, branches, len(branches))
 
     return call
@@ -337,6 +339,23 @@ def _column(
             "give one for each row",
         )
     return values
+
+
+def _read(
+    spec: OperatorSpec, found: Sequence[Any], data: Data, read: Callable[[Sequence[Any]], Any]
+) -> Any:  # noqa: ANN401
+    """What values mean; if one of them means nothing, its row is named."""
+    with suppress(BaseException):  # an object's methods may raise anything, even SystemExit
+        return read(found)
+    for number, value in enumerate(found):
+        try:
+            read([value])
+        except OperatorError as error:
+            came = shortened(data.row(number))
+            raise OperatorError(spec.name, error.problem, came) from None
+        except BaseException as error:  # as above
+            raise failure(spec, error, data.row(number)) from None
+    return read(found)
 
 
 def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  # noqa: ANN401

@@ -81,7 +81,7 @@ def make_fold(spec: OperatorSpec) -> Fold:
             except MigrationError as failed:
                 raise replace(failure(spec, failed.error, row), change=failed.change) from None
             except BaseException as error:  # the user's code may raise anything, even SystemExit
-                raise failure(spec, error, row) from None
+                raise failure(spec, error, Data.of(batch).row(number)) from None
             group.put(key, version, state)
             made.extend(kept)
             parents.extend([number] * len(kept))
