@@ -26,6 +26,7 @@ spark = (
     SparkSession.builder.master("local[2]")
     .config("spark.ui.enabled", "false")
     .config("spark.ui.showConsoleProgress", "false")
+    .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
 
@@ -119,6 +120,18 @@ except Exception as error:
 section("over")
 flow.stop()
 
+(folder / "keyed" / "in").mkdir(parents=True)
+feed("keyed", 0)
+flow = fries.Flow("keyed", groups=2)
+rows = flow.source("payments", spark.readStream.schema(schema).parquet(str(folder / "keyed/in")))
+counted = rows.process("count", lambda state, row: (state + 1, row), key="id", initial=0)
+writer = flow.output(counted).writeStream.format("noop")
+section("keyed")
+query = flow.start(writer.option("checkpointLocation", str(folder / "keyed" / "checkpoint")))
+query.processAllAvailable()
+section("stopped")
+flow.stop()
+
 logging.basicConfig(level=logging.WARNING)
 flow, writer = build("batches", bad)
 feed("batches", 5)
@@ -151,7 +164,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     sections = re.split(r"^=== (\w+)\n", done.stderr, flags=re.MULTILINE)[1:]
@@ -181,6 +194,10 @@ def test_a_supervised_query_says_in_a_few_lines_what_failed(
     assert "Lost task" in told
     assert "terminated with error" in told
     assert told.count("\tat org.apache.spark") > 50
+
+
+def test_new_keys_are_no_reason_for_a_warning(seen: tuple[str, dict[str, str]]) -> None:
+    assert "doesn't contain key" not in seen[1]["keyed"]
 
 
 def test_a_rolled_back_change_says_so_by_its_label(seen: tuple[str, dict[str, str]]) -> None:

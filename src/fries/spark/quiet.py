@@ -27,6 +27,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fries.spark.store import NAME as STATES
+
 MARK: Final = "mdc.fries"
 """Local property that Spark puts into the logging context of every task of a query."""
 QUERY: Final = ("QUERY_ID", "query_id")
@@ -38,6 +40,8 @@ SCHEDULER: Final = (
     r"|Failed to cancel job group {run}).*"
 )
 """What the scheduler says about tasks that fail, and about a query that has no job to cancel."""
+NEW_KEY: Final = rf"(?s)Map state {STATES} doesn't contain key .*"
+"""What the state store warns of when a keyed operator meets a key for the first time: no news."""
 LONGEST_NAME: Final = 64
 """Characters of a flow's name that are part of a file's."""
 SIZE: Final = "20 MB"
@@ -152,7 +156,7 @@ class QuietSpark:
                 config.addAppender(appender, None, None)
                 self._undo.append(partial(config.removeAppender, name))
         for console in filter(log4j.is_console, configuration.getAppenders().values()):
-            for one in log4j.filters(whose, self._mark, "DENY"):
+            for one in (log4j.new_keys(), *log4j.filters(whose, self._mark, "DENY")):
                 console.addFilter(one)
                 self._undo.append(partial(console.removeFilter, one))
 
@@ -196,8 +200,7 @@ class _Log4j:
     def filters(self, whose: _Whose, mark: str, then: str) -> list[Any]:
         """Filters that give a result for what is about failures of queries, and else none."""
         ours, neutral = self._result(then), self._result("NEUTRAL")
-        regex = self._class("core.filter.RegexFilter")
-        found = [regex.createFilter(whose.scheduler(), None, False, ours, neutral)]
+        found = [self._said(whose.scheduler(), then)]
         level, dynamic = self._class("Level"), self._class("core.filter.DynamicThresholdFilter")
         marked = {mark: "ERROR"}, "OFF"
         for key, (named, unnamed) in {MARK: marked, **dict.fromkeys(QUERY, whose.levels())}.items():
@@ -205,6 +208,15 @@ class _Log4j:
             other = level.toLevel(unnamed)
             found.append(dynamic.createFilter(key, pairs, other, ours, neutral))
         return found
+
+    def new_keys(self) -> Any:  # noqa: ANN401
+        """A filter without what is said of keys that are new."""
+        return self._said(NEW_KEY, "DENY")
+
+    def _said(self, pattern: str, then: str) -> Any:  # noqa: ANN401
+        """A filter that gives a result for messages of a pattern, and else none."""
+        regex = self._class("core.filter.RegexFilter")
+        return regex.createFilter(pattern, None, False, self._result(then), self._result("NEUTRAL"))
 
     def only(self, chosen: list[Any]) -> Any:  # noqa: ANN401
         """A filter that keeps what none of some filters accepts."""
