@@ -217,7 +217,9 @@ def test_a_commit_of_a_driver_that_was_replaced_is_not_missed() -> None:
     _, owner = take_over(files, copies, Reading.refuse_damage)
     late = Log(files, SHAPE, copies=copies, owner=owner)
     late.intend(intent(6), (b"functions",))
-    take_over(files, copies, Reading.refuse_damage)
+    owner.leave()  # or the next one waits for it
+    _, newer = take_over(files, copies, Reading.refuse_damage)
+    newer.leave()
     files.write("00000006.commit", encode(Committed(6, 1.0, None, owner.number)))
     copies.write("00000006.intent", encode(intent(6)))
     assert [one[0] for one in start(files.contents, copies.contents)] == [1, 3, NEWEST]
