@@ -185,7 +185,13 @@ def empty(place: Path) -> Path:
 
 def binary(place: Path) -> Path:
     path = place / "transactions.tgz"
-    path.write_bytes(gzip.compress(b"not a table, and packed"))
+    path.write_bytes(gzip.compress(b"not a table, and packed", mtime=0))
+    return path
+
+
+def lines_of_no_text(place: Path) -> Path:
+    path = place / "lines.bin"
+    path.write_bytes(b"\x1f\x8b\n\x8b\n")
     return path
 
 
@@ -196,6 +202,7 @@ def binary(place: Path) -> Path:
         (without(), "it has a header and no payments"),
         (empty, "it is empty"),
         (binary, "it is no such CSV; is it packed"),
+        (lines_of_no_text, "it is no such CSV; is it packed"),
         (lambda place: place / "none.csv", "it cannot be read"),
     ],
 )

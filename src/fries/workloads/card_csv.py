@@ -97,7 +97,7 @@ def _read(source: Path, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
             _check_header(source, reader.schema.names)
         with pyarrow.csv.open_csv(source, blocks, convert_options=texts) as reader:
             yield from reader
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # the latter of names of columns
         empty = not source.stat().st_size
         problem = "it is empty" if empty else f"it is no such CSV; is it packed? ({error})"
         raise DatasetError(str(source), problem) from error
