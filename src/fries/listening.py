@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from fries.arguments import expect_callable
 from fries.events import Event
+from fries.failing import story_of
 
 Callback: TypeAlias = "Callable[[Event], object]"
 MOST_WAITING: Final = 10_000
@@ -64,8 +65,8 @@ class Listening:
         while (event := self._waiting.get()) is not None and not self._stopped:
             try:
                 self._callback(event)
-            except BaseException:  # also one that would end this thread, such as sys.exit()
-                _logger.exception("a listener failed on: %s", event)
+            except BaseException as error:  # the user's code may raise anything, even SystemExit
+                _logger.error("a listener failed on: %s\n%s", event, story_of(error))
 
 
 class Announcer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -57,15 +58,26 @@ def test_a_listener_hears_everything_in_order_on_a_thread_of_its_own(announcer: 
     assert threading.current_thread() not in threads
 
 
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+class SecretiveError(Exception):
+    """Whoever tells of it fails."""
+
+    @property
+    def __cause__(self) -> NoReturn:  # type: ignore[override]
+        """Nobody may know."""
+        raise SystemExit("no cause")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("not today"), SystemExit("not today"), SecretiveError("not today")]
+)
 def test_a_listener_that_raises_hears_the_next_event(
-    kind: type[BaseException], announcer: Announcer, caplog: pytest.LogCaptureFixture
+    announcer: Announcer, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     heard: list[Event] = []
 
     def callback(event: Event) -> None:
         heard.append(event)
-        raise kind("not today")
+        raise error
 
     announcer.listen(callback)
     told = events(2)
