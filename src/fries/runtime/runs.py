@@ -75,15 +75,17 @@ class Fused:
     def __call__(self, data: Data, interrupted: Interrupted) -> Output:
         """Rows through all functions; if anything is wrong they must go the strict way."""
         try:
-            rows = data.given()
-            count = len(rows)
-            results, settler = _through(self._functions, rows), self._settlers[-1]
-            if settler.keep is not None:
-                results = map(settler.keep, results)
-            made = taken_from(results, count, interrupted)
-            return Output(settler.settled(made, {}, self._convert), taken=len(made))
+            made = self._made(data, interrupted)
+            return Output(self._settlers[-1].settled(made, {}, self._convert), taken=len(made))
         except BaseException:  # the users' code may raise anything, even SystemExit
             raise AgainError from None
+
+    def _made(self, data: Data, interrupted: Interrupted) -> list[Any]:
+        """What comes out; when it returns, nothing here has the rows any more."""
+        rows, keep = data.given(), self._settlers[-1].keep
+        count = len(rows)
+        results = _through(self._functions, rows)
+        return taken_from(results if keep is None else map(keep, results), count, interrupted)
 
 
 def _through(functions: Sequence[Function], rows: list[Row]) -> Iterator[Any]:
