@@ -157,6 +157,20 @@ def test_one_function_twice_leaves_what_others_read() -> None:
     assert list(listed(made.run(edges[0], numbers()), "c")) == list(range(0, 2 * ROWS, 2))
 
 
+@pytest.mark.parametrize("style", [Style.ARROW, Style.PANDAS])
+def test_one_function_in_two_branches_leaves_what_waits_for_them_to_meet(style: Style) -> None:
+    shared = reusing("B", style)
+    pairs = ("", "P"), ("P", "A"), ("P", "B"), ("A", "N"), ("N", "C"), ("B", "U"), ("C", "U")
+    operators = (
+        *(OperatorSpec("P", Kind.PASS, N), spec("A", _negative, N), shared, spec("N", same, N)),
+        *(replace(shared, name="C"), OperatorSpec("U", Kind.PASS, N)),
+    )
+    edges = (*(EdgeSpec(n, *pair) for n, pair in enumerate(pairs)), EdgeSpec(9, "U", "out"))
+    made, _ = stage(*operators, edges=edges)
+    found = list(listed(made.run(edges[0], numbers())))
+    assert sorted(found) == sorted([2 * n for n in range(ROWS)] + [-2 * n for n in range(ROWS)])
+
+
 def _negative(row: Row) -> Row:
     return {"n": -row["n"]}
 

@@ -118,7 +118,11 @@ class Data:
 
     def owned(self) -> Data:
         """The same rows, which the next call of a function leaves alone."""
-        return Data.of(copied(self.batch)) if self.borrowed else self
+        if not self.borrowed:
+            return self
+        if self._batch is None:
+            return Data(self.schema, self._size, frame=self._frame.copy())
+        return Data.of(copied(self._batch))
 
     def row(self, number: int) -> Row:
         """One of the rows, for a message."""

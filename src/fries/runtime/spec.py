@@ -153,6 +153,14 @@ class StageSpec:
         here = {operator.name for operator in self.operators}
         return frozenset(edge.number for edge in self.edges if edge.target in here)
 
+    @property
+    def forks(self) -> bool:
+        """Whether an operator has several edges, in or out."""
+        inner = [edge for edge in self.edges if edge.number in self.inner]
+        sources = [edge.source for edge in self.edges if edge.source]
+        targets = [edge.target for edge in inner]
+        return len(set(sources)) < len(sources) or len(set(targets)) < len(targets)
+
     def way_in(self, edge: EdgeSpec) -> tuple[EdgeSpec, ...]:
         """An edge, and those after it while there are only operators that pass rows on."""
         plain = {spec.name for spec in self.operators if spec.kind is Kind.PASS}

@@ -68,6 +68,8 @@ class Stage:
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
+        self._forks = spec.forks
+        """Whether rows may wait for an operator while functions of others are called."""
         runs = [Run(names) for names in runs_of(spec.operators, self._outputs)]
         self._runs = {name: run for run in runs for name in run.names}
         """By operator, the maps of rows that follow each other, if it is one of them."""
@@ -306,7 +308,7 @@ class Stage:
             last, results = self._results_of(operator, arrived)
             outputs = self._outputs[last]
             for given, branches in results:
-                made = given.owned() if len(arrivals) > 1 or len(outputs) > 1 else given
+                made = given.owned() if self._forks or len(arrivals) > 1 else given
                 made.data.shared = made.data.shared or len(outputs) > 1
                 for out in outputs:
                     if branches is not None:
