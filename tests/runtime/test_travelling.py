@@ -19,6 +19,7 @@ import pytest
 from fries.errors import StaleCodeError, UpdateRefusedError
 from fries.labels import code_label
 from fries.origins import Origins
+from fries.runtime import code
 from fries.runtime.digests import digest_of
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.runtime.travelling import Held, own_or_new
@@ -551,6 +552,21 @@ def test_digests_are_the_same_in_every_process(project: Project) -> None:
     one, other = (run.stdout.split() for run in runs)
     assert one == other
     assert len(set(one)) == 5, "none is empty"
+
+
+def test_tables_of_functions_that_use_all_tables_are_looked_at_once(project: Project) -> None:
+    """Each on its own would take as many steps as there are ways through them."""
+    count = 30
+    names = ", ".join(f"T{one}" for one in range(count))
+    text = "".join(f"T{one} = {{}}\n" for one in range(count))
+    for one in range(count):
+        text += f"def f{one}(row):\n    return row, [{names}]\nT{one}['f'] = [f{one}]\n"
+    known = project.write("tables", text)
+    edited = project.write(
+        "tables", text.replace("def f29(row):\n    return row", "def f29(row):\n    return 1")
+    )
+    digests = {code.digest_of(one.f0, "tables".__eq__) for one in (known, edited)}
+    assert len(digests - {b""}) == 2
 
 
 def test_what_was_sent_is_kept_as_it_was_whatever_is_reloaded(project: Project) -> None:

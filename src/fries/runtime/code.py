@@ -224,7 +224,7 @@ class _Walk:
     ) -> None:
         self._travels, self._kept, self._load = travels, kept, load
         self._inside = inside
-        """The containers that this is a part of."""
+        """The sets that this is a part of."""
         self._hash = hashlib.blake2b(digest_size=16)
         self._seen: dict[int, tuple[int, object]] = {}
         """By identity, in which place an object came; it is kept, so that no other one gets it."""
@@ -335,17 +335,19 @@ class _Walk:
                 self.feed(value)
 
     def _feed_container(self, value: Any) -> None:  # noqa: ANN401
-        """A container by itself, so that what it held before can stand for what it holds."""
-        if any(value is one for one in self._inside):
+        """A container, or what it held before; of sets, each element by itself, in any order."""
+        then = self._kept.container(value)
+        if isinstance(then, list):
+            self._all("list", then)
+        elif isinstance(then, dict):
+            self._all("dict", (one for item in then.items() for one in item))
+        elif any(value is one for one in self._inside):
             self._tell("inside")
-            return
-        within, then = (*self._inside, value), self._kept.container(value)
-        held = (one for item in then.items() for one in item) if type(value) is dict else then
-        parts = [_Walk(self._travels, self._kept, self._load, within).of(one) for one in held]
-        if type(value) not in (list, dict):
-            parts.sort()
-        made = hashlib.blake2b(b"".join(parts), digest_size=16).digest()
-        self._tell(type(value).__name__, made)
+        else:
+            within = (*self._inside, value)
+            walks = (_Walk(self._travels, self._kept, self._load, within) for _ in then)
+            parts = sorted(walk.of(one) for walk, one in zip(walks, then, strict=True))
+            self._tell(type(value).__name__, parts)
 
     def _feed_other(self, value: Any) -> None:  # noqa: ANN401
         if type(value) in MUTABLE or type(value) is frozenset:
