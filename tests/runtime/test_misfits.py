@@ -91,17 +91,31 @@ def test_no_row_at_all_is_told_of_its_own_row() -> None:
     assert "must return rows as dicts" in error.problem
 
 
-@pytest.mark.parametrize("fails", [3, 4])
-def test_the_change_is_blamed_that_brought_the_version_of_the_row_that_fails(fails: int) -> None:
-    """Of A there are two versions: rows with an odd number get the new one, which is wrong."""
-    operators = spec("A", same, FLAT), spec("B", on(fails, breaks), FLAT), spec("C", less, FLAT)
+def failing(bad: str, function: Function, *, b: Function, row: int) -> tuple[int, str]:
+    """Who is blamed in A -> B -> C if rows with an odd number get another version of one."""
+    operators = (
+        spec("A", wrong if bad == "B" else same, FLAT),
+        *(spec("B", b, FLAT), spec("C", less, FLAT)),
+    )
     edges = (WAY_IN, *(EdgeSpec(n, *pair) for n, pair in enumerate(("AB", "BC"), 1)))
     configuration = Configuration(operators)
-    configuration.load(7, 0, pickled(Shipped({"A": spec("A", wrong, FLAT)})))
+    configuration.load(7, 0, pickled(Shipped({bad: spec(bad, function, FLAT)})))
     script = Script()
     made = Stage(StageSpec(0, operators, edges), configuration, script)
     rows = Chunk(chunk(20, FLAT).batch, np.arange(20) % 2)
-    with pytest.raises(OperatorError):
+    with pytest.raises(OperatorError, match=rf"'n': {row}, "):
         list(made.run(WAY_IN, rows))
     ((change, error),) = script.failures
-    assert (change, error.operator) == ((7, "A") if fails == 3 else (0, "B"))
+    return change, error.operator
+
+
+def test_the_change_is_blamed_that_brought_the_version_of_the_row_that_fails() -> None:
+    """Odd rows come wrong from the new version of A; others do not."""
+    assert failing("A", wrong, b=on(3, breaks), row=3) == (7, "A")
+    assert failing("A", wrong, b=on(4, breaks), row=4) == (0, "B")
+
+
+def test_a_new_version_is_blamed_that_cannot_do_with_what_the_one_before_took() -> None:
+    """What A gives is wrong, and was repaired."""
+    for new in (breaks, same):
+        assert failing("B", new, b=lambda row: {**row, "x": 0.0}, row=1) == (7, "B")

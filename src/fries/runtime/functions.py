@@ -159,10 +159,10 @@ def _each(
             if interrupted():
                 break
     except BaseException as error:  # the user's code may raise anything, even SystemExit
-        before = data.misfit(len(made))
+        own, before = failure(spec, error, data.row(len(made))), data.misfit(len(made))
         if before is not None and before.breaks_functions():
-            raise EarlierError(before) from None
-        raise failure(spec, error, data.row(len(made))) from None
+            raise EarlierError(Misfit(own, frozenset(), before)) from None
+        raise own from None
     return made
 
 
@@ -414,9 +414,7 @@ def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.Reco
         for number, rows in enumerate(made):
             for row in rows:
                 if (misfit := _misfit_of(spec, row, data, number)) is not None:
-                    if misfit is data.misfit(number):
-                        raise EarlierError(misfit) from None
-                    raise misfit.error from None
+                    raise (EarlierError(misfit) if misfit.earlier else misfit.error) from None
         raise
 
 
@@ -441,8 +439,9 @@ def _misfit_of(spec: OperatorSpec, row: Any, data: Data, number: int) -> Misfit 
     except OperatorError as error:
         told = OperatorError(spec.name, error.problem, shortened(data.row(number)), error.story)
         misfit, before = Misfit(told, _extra(spec, row)), data.misfit(number)
-        began = before is not None and isinstance(row, dict) and before.causes(misfit)
-        return before if began else misfit
+        if before is not None and isinstance(row, dict) and before.causes(misfit):
+            misfit.earlier = before
+        return misfit
     return None
 
 

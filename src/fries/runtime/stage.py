@@ -378,7 +378,7 @@ class Stage:
             if (run := self._runs.get(operator.name)) is not None:
                 run.timed(operator.name, len(offered), took)
                 for misfit in filter(None, output.data.misfits):
-                    misfit.change = change if misfit.change is None else misfit.change
+                    misfit.change = change
             part = self._used(offered, output)
             older = self._configuration.changes(bits & ~mask) if mask != bits else []
             given = len(output.data)
@@ -429,7 +429,7 @@ class Stage:
     def _blaming(self, change: int) -> Iterator[None]:
         """Tell of a version or a migration that fails which change it came with.
 
-        If it failed on a row that was not as declared, whoever has made it so is to blame.
+        If it failed on a row that was not as declared, whoever has made it so may be to blame.
         """
         try:
             yield
@@ -438,7 +438,9 @@ class Stage:
                 raise  # another version may have caused it
             error: OperatorError
             if isinstance(failed, EarlierError):
-                error, change = failed.misfit.error, failed.misfit.change or 0
+                failed.misfit.change = change
+                blamed = failed.misfit.to_blame()
+                error, change = blamed.error, blamed.change
             else:
                 error = failed
             culprit = change if error.change is None else error.change
