@@ -172,7 +172,7 @@ class _Whose(NamedTuple):
         ids = "|".join(one[:SHORT_ID] for one in self.runs)
         runs = "|".join(self.runs.values())
         if self.others:
-            ids, runs = (rf"(?!({one}))[\w-]+" if one else r"[\w-]+" for one in (ids, runs))
+            ids, runs = (rf"(?!({one})\b)[\w-]+" if one else r"[\w-]+" for one in (ids, runs))
         return SCHEDULER.format(query=ids, run=runs)
 
     def levels(self) -> tuple[dict[str, str], str]:
