@@ -416,6 +416,36 @@ def test_new_code_with_a_new_migration_behind_the_logged_ones(site: Site) -> Non
     assert site.start(program(fm=4)).migrated(0) == 1111, "the code need not have them"
 
 
+def test_a_new_migration_waits_with_its_code_if_nothing_is_to_be_deployed(site: Site) -> None:
+    site.start(program()).change("FM", fold(2), migrate=plus(1))
+    code = program(fm=3, migrations=(plus(1), plus(10)))
+    driver = site.start(code, replace_functions=False)
+    assert (driver.deployed, driver.runs()["FM"], driver.migrated(0)) == (None, 2, 1)
+    driver = site.start(code)
+    assert (driver.runs()["FM"], driver.migrated(0)) == (3, 11)
+
+
+@pytest.mark.parametrize("fm", [1, 2])
+def test_a_new_migration_is_new_code_and_the_note_says_so(
+    site: Site, caplog: pytest.LogCaptureFixture, fm: int
+) -> None:
+    """Whether the function is the one that a live change has replaced, or the one it brought."""
+    site.start(program()).change("FM", fold(2), migrate=plus(1))
+    code = program(fm=fm, migrations=(plus(1), plus(10)))
+    held = site.start(code, replace_functions=False)
+    assert (held.deployed, held.runs()["FM"], held.migrated(0)) == (None, 2, 1)
+    starts: list[Driver] = []
+    told = told_by(lambda: starts.append(site.start(code)), caplog)
+    (driver,) = starts
+    assert (driver.runs()["FM"], driver.migrated(0)) == (fm, 11)
+    assert note(driver) == (
+        "deployed by a start: FM (its code has new migrations; it replaces change 1)"
+    )
+    (line,) = told["WARNING"]
+    assert "FM runs the code that it has, and its live change no more" in line
+    assert site.start(code).deployed is None
+
+
 def test_new_code_without_a_migration_keeps_those_of_the_log(site: Site) -> None:
     site.start(program()).change("FM", fold(2), migrate=plus(1))
     assert site.start(program(fm=3)).migrated(0) == 1

@@ -131,20 +131,25 @@ def verdicts_of(
     digests: Mapping[str, str],
     recorded: Mapping[str, str],
     lost: Collection[str],
+    migrated: Collection[str],
     replace_functions: bool | None,
 ) -> dict[str, Verdict]:
-    """For each operator with a function, whether its code is deployed, and why."""
+    """For each operator with a function, whether its code is deployed, and why.
+
+    ``migrated`` have new migrations: those are part of the code.
+    """
     found = {}
     for name, code in digests.items():
         newest, before = versions.newest(name), recorded.get(name)
-        changed = before is not None and before != code
+        changed = (before is not None and before != code) or name in migrated
         if name in lost:
             why = "its live functions are lost"
             found[name] = Verdict(bool(replace_functions) or changed, why, surprises=True)
-        elif digest_of_operator(current[name]) == code:
+        elif digest_of_operator(current[name]) == code and name not in migrated:
             found[name] = _as_in_force(newest, changed)
         else:
-            found[name] = _other(newest, before, changed, replace_functions)
+            why = "its code has new migrations" if name in migrated else "its code has changed"
+            found[name] = _other(newest, before, why if changed else "", replace_functions)
     return found
 
 
@@ -157,12 +162,12 @@ def _as_in_force(newest: Applied | None, changed: bool) -> Verdict:
 
 
 def _other(
-    newest: Applied | None, before: str | None, changed: bool, replace_functions: bool | None
+    newest: Applied | None, before: str | None, changed: str, replace_functions: bool | None
 ) -> Verdict:
-    """The code is not what is in force."""
+    """The code is not what is in force; ``changed`` says what is new of it, if something is."""
     live = "" if newest is None else _told(newest)
     if replace_functions or (changed and replace_functions is None):
-        why = "its code has changed" if changed else "replace_functions=True asks for the code"
+        why = changed or "replace_functions=True asks for the code"
         replaces = f"; it replaces {live}" if live else ""
         lost = newest is not None and is_live(newest.change)
         return Verdict(True, why + replaces, surprises=lost)
@@ -175,7 +180,7 @@ def _other(
     else:
         why = "the code is the one that it replaced"
     stays = f"{live or 'the version before'} stays: {why}"
-    return Verdict(False, stays, changed, surprises=True)
+    return Verdict(False, stays, bool(changed), surprises=True)
 
 
 def is_live(change: Change) -> bool:
@@ -203,7 +208,6 @@ def prepare(
 ) -> Deployment:
     """The change that brings the code of some operators; refused if it does not fit the rest."""
     wanted = {name for name, verdict in verdicts.items() if verdict.deploy}
-    wanted |= migrations.new.keys()
     if not wanted:
         return Deployment(verdicts)
     base = versions.built

@@ -131,7 +131,7 @@ class Start:
         lost = {name for name, _ in read.without_functions()} if not self._anew else ()
         recorded = {} if read.founded is None else read.founded.digests
         verdicts = verdicts_of(
-            self.versions, current, self._digests, recorded, lost, replace_functions
+            self.versions, current, self._digests, recorded, lost, moved.new, replace_functions
         )
         if self._anew:
             why = "no version before fits the columns that Spark's plan has now"
@@ -143,7 +143,7 @@ class Start:
             }
             verdicts = {name: Verdict(True, why, surprises=name in live) for name in verdicts}
         self._noted = {
-            name: recorded[name] if verdicts[name].held else digest
+            name: recorded.get(name, digest) if verdicts[name].held else digest
             for name, digest in self._digests.items()
         }
         self._counts = Counter(
