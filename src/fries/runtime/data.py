@@ -6,7 +6,6 @@ are converted when somebody asks for another form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -14,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from fries.runtime.arrow import Booleans, Integers, copied, take
-from fries.runtime.misfits import Misfit
+from fries.runtime.misfits import Misfit, Misfits
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -51,8 +50,8 @@ class Data:
         """Whether these are dicts as a function has returned them, for the next one of its run."""
         self.borrowed = False
         """Whether a function may still have this memory, and write there in its next call."""
-        self.misfits: Sequence[Misfit | None] = ()
-        """What is wrong with each of these dicts, if they are raw and any is not as declared."""
+        self.misfits: Misfits | None = None
+        """What is wrong with these dicts, if they are raw."""
         self._size, self._batch, self._rows, self._frame = size, batch, rows, frame
 
     @classmethod
@@ -131,7 +130,7 @@ class Data:
 
     def misfit(self, number: int) -> Misfit | None:
         """What is wrong with one of the rows."""
-        return self.misfits[number] if self.misfits else None
+        return None if self.misfits is None else self.misfits.at(number)
 
     def slice(self, start: int, size: int) -> Data:
         """Some rows in a row."""
@@ -142,7 +141,9 @@ class Data:
         if self._frame is not None and self._batch is None:
             batch = self.batch.slice(start, size)
         made = self._part(size, batch, self._rows and self._rows[start : start + size])
-        made.borrowed, made.misfits = self.borrowed, self.misfits[start : start + size]
+        made.borrowed = self.borrowed
+        if self.misfits is not None:
+            made.misfits = self.misfits.take(range(start, start + size))
         return made
 
     def take(self, rows: Integers) -> Data:
@@ -150,8 +151,8 @@ class Data:
         batch = None if self._batch is None else take(self._batch, rows)
         dicts = self._rows and list(map(self._rows.__getitem__, rows.tolist()))
         made = self._part(len(rows), batch, dicts)
-        if self.misfits:
-            made.misfits = [self.misfits[row] for row in rows.tolist()]
+        if self.misfits is not None:
+            made.misfits = self.misfits.take(rows.tolist())
         if self._frame is not None:
             made._frame = self._frame.take(rows).reset_index(drop=True)
         return made

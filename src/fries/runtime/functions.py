@@ -33,7 +33,7 @@ from fries.runtime.data import Data, Row
 from fries.runtime.dead_letters import DeadLetter
 from fries.runtime.integers import fractions
 from fries.runtime.keeping import keeper
-from fries.runtime.misfits import EarlierError, Misfit
+from fries.runtime.misfits import EarlierError, Misfit, Misfits
 from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
@@ -420,15 +420,15 @@ def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.Reco
 
 def _handed_on(spec: OperatorSpec, made: list[Any], data: Data) -> Output:
     """Rows as they are; what does not fit is told if the next functions cannot take it."""
+
+    def find(number: int) -> Misfit | None:
+        return _misfit_of(spec, made[number], data, number)
+
+    for number, row in enumerate(made):
+        if not isinstance(row, dict) and (misfit := find(number)) is not None:
+            raise misfit.error
     output = Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
-    try:
-        from_rows(spec, made)
-    except OperatorError:
-        found = [_misfit_of(spec, row, data, number) for number, row in enumerate(made)]
-        for row, misfit in zip(made, found, strict=True):
-            if misfit is not None and not isinstance(row, dict):
-                raise misfit.error from None
-        output.data.misfits = found
+    output.data.misfits = Misfits(find, range(len(made)))
     return output
 
 

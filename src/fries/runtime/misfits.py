@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fries.errors import OperatorError
@@ -20,7 +21,7 @@ class Misfit:
     earlier: Misfit | None = None
     """What was wrong with the row that it was made of, if that may be the cause."""
     change: int = 0
-    """That brought the version that made the row; the stage tells it."""
+    """That brought the version that made the row."""
 
     def breaks_functions(self) -> bool:
         """Whether it is to blame if a later function fails on the row: not for a column more."""
@@ -40,6 +41,28 @@ class Misfit:
             found = one if one.change >= found.change else found
             one = one.earlier
         return found
+
+
+class Misfits:
+    """What is wrong with rows that a function has made: looked at when one of them fails."""
+
+    def __init__(
+        self, find: Callable[[int], Misfit | None], numbers: Sequence[int], change: int = 0
+    ) -> None:
+        self._find, self._numbers = find, numbers
+        self.change = change
+        """That brought the version that made the rows; the stage tells it."""
+
+    def at(self, place: int) -> Misfit | None:
+        """What is wrong with one of them."""
+        found = self._find(self._numbers[place])
+        if found is not None:
+            found.change = self.change
+        return found
+
+    def take(self, places: Sequence[int]) -> Misfits:
+        """The same of some of the rows."""
+        return Misfits(self._find, [self._numbers[place] for place in places], self.change)
 
 
 class EarlierError(Exception):

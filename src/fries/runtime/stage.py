@@ -377,8 +377,8 @@ class Stage:
             took = time.perf_counter() - began
             if (run := self._runs.get(operator.name)) is not None:
                 run.timed(operator.name, len(offered), took)
-                for misfit in filter(None, output.data.misfits):
-                    misfit.change = change
+                if output.data.misfits is not None:
+                    output.data.misfits.change = change
             part = self._used(offered, output)
             older = self._configuration.changes(bits & ~mask) if mask != bits else []
             given = len(output.data)
