@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 import fries
-from fries.errors import UpdateRefusedError
+from fries.errors import AbortedError, UpdateRefusedError
 from tests.spark.streams import FileStream, start, stop, until
 
 HELPERS = """
@@ -35,6 +35,10 @@ B = 1
 def enrich(row):
     return {**edited_helpers.enriched(row), "b": B}
 
+def rated(row):
+    from edited_tables import RATE
+    return {**row, "a": RATE}
+
 def count(state, row):
     if state is not None and not isinstance(state, Sum):
         raise TypeError(f"{state} is of another class")
@@ -49,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
-    for name in ("edited_helpers", "edited_operators"):
+    for name in ("edited_helpers", "edited_operators", "edited_tables"):
         sys.modules.pop(name, None)
 
 
@@ -99,5 +103,36 @@ def test_a_change_brings_a_reloaded_module_and_its_undo_what_was_there_before(
         assert add()[1:] == (7, 5, 13), "the new class adds ten"
         assert change.undo().wait(60)
         assert add()[1:] == (1, 1, 23), "not what the old function would do with the new modules"
+    finally:
+        stop(flow)
+
+
+def test_a_change_that_would_find_old_data_on_the_workers_is_aborted(
+    spark: SparkSession, folder: Path
+) -> None:
+    written(folder, "edited_helpers", HELPERS)
+    written(folder, "edited_tables", "RATE = 3")
+    spark.sparkContext.addPyFile(str(folder / "edited_tables.py"))  # as it is now
+    ours = written(folder, "edited_operators", OPERATORS)
+    stream = FileStream(spark, folder / "in", "id long, a long, b long, n long")
+    flow = fries.Flow("late")
+    frame = flow.output(flow.source("rows", stream.frame).map("enrich", ours.enrich))
+    start(flow, frame, folder)
+
+    def add() -> int:
+        """What becomes of one more row."""
+        stream.add([{"id": 0, "a": 0, "b": 0, "n": stream.batches}])
+        until(lambda: stream.done(flow), flow)
+        return int(spark.read.parquet(str(folder / "out")).orderBy("n").collect()[-1]["a"])
+
+    try:
+        assert add() == 1
+        assert flow.reconfigure({"enrich": ours.rated}).wait(60)
+        assert add() == 3
+        written(folder, "edited_tables", "RATE = 400")
+        change = flow.reconfigure({"enrich": ours.rated}, note="the same function, other data")
+        with pytest.raises(AbortedError, match=r"edited_tables\.RATE is other code here"):
+            change.wait(60)
+        assert add() == 3
     finally:
         stop(flow)
