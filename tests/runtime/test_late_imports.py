@@ -219,10 +219,13 @@ def test_looking_at_imports_imports_nothing_else(project: Project) -> None:
             "train": "raise AssertionError('imported')",
             "package/__init__": "def train(row):\n    return row",
             "package/train": "raise AssertionError('imported')",
-            "reads": "import importlib\ndef f(row):\n"
+            "unknown": "",
+            "reads": "import importlib, unknown\ndef f(row):\n"
             "    from package import train\n"
             "    importlib.import_module('package')\n"
-            "    return train(row), 'train'",
+            "    return train(row), unknown and 'train'",
         }
     )
+    importlib.import_module("unknown")
+    (project.folder / "unknown.py").unlink()
     assert project.returns(importlib.import_module("reads").f, 1) == (1, "train")

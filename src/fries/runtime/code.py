@@ -150,26 +150,26 @@ def globals_in(code: CodeType) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def modules_in(function: FunctionType, load: Load) -> Iterator[ModuleType]:
+def modules_in(function: FunctionType, load: Load) -> list[ModuleType]:
     """The modules that a function imports when it is called, as far as one can see.
 
     Those that are named by texts only, if they are imported already.
     """
     package = str(function.__globals__.get("__package__") or "")
-    for name in imports_in(function.__code__, package):
-        module = load(name)
-        if module is not None:
-            yield module
-    for name in dynamic_in(function.__code__):
-        if name in sys.modules:
-            yield sys.modules[name]
+    loaded = [load(name) for name in imports_in(function.__code__, package)]
+    loaded += [sys.modules.get(name) for name in _texts_in(function.__code__)]
+    return list(dict.fromkeys(one for one in loaded if one is not None))
 
 
 @cache
-def dynamic_in(code: CodeType) -> tuple[str, ...]:
+def _texts_in(code: CodeType) -> tuple[str, ...]:
     """Texts that code may import as modules."""
-    names = tuple(names_in(code))
-    return () if DYNAMIC.isdisjoint(names) else names
+    texts = [one for one in code.co_consts if isinstance(one, str)]
+    names = texts if not DYNAMIC.isdisjoint(code.co_names) else []
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _texts_in(constant)
+    return tuple(names)
 
 
 @cache
@@ -188,9 +188,9 @@ def imports_in(code: CodeType, package: str) -> tuple[str, ...]:
                 full = resolve_name(dots + step.argval, package or None)
                 names += [*_with_packages(full), *(f"{full}.{one}" for one in many or ())]
         elif step.argval in DYNAMIC:
-            following = (one for one in steps[place + 1 :] if one.opname not in NO_VALUE)
-            named = next(following).argval
-            names += _with_packages(named) if isinstance(named, str) else []
+            following = next(one for one in steps[place + 1 :] if one.opname not in NO_VALUE)
+            if following.opname == "LOAD_CONST" and isinstance(following.argval, str):
+                names += _with_packages(following.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names += imports_in(constant, package)

@@ -140,8 +140,8 @@ class CodePickler(cloudpickle.CloudPickler):
         self._travels, self._wanted, self._careful, self._kept = travels, wanted, careful, kept
         self._modules: list[ModuleType] = []
         """Modules that travel by value."""
-        self._imports = False
-        """Whether functions import modules when they are called."""
+        self._late: dict[str, tuple[Held, ...]] = {}
+        """By name, modules that functions import when they are called, and what is compared."""
         self.names: set[str] = set()
         """What code has named."""
         self.classes: dict[str, bytes] = {}
@@ -151,7 +151,7 @@ class CodePickler(cloudpickle.CloudPickler):
     def lacks(self) -> bool:
         """Whether code may name something of a module that has not come, or was not compared."""
         new = self.names - self._wanted
-        if self._imports and new:
+        if self._late and new:
             return True
         return any(not new.isdisjoint(vars(module)) for module in self._modules)
 
@@ -186,8 +186,11 @@ class CodePickler(cloudpickle.CloudPickler):
         """The modules that a function imports when it is called, and must find as they are here."""
         for module in modules_in(func, users_module):
             if self._travels(module.__name__):
-                self._imports = True
-                yield from imported(module, self._wanted, self._travels, self._kept)
+                known = self._late.get(module.__name__)
+                if known is None:
+                    known = tuple(imported(module, self._wanted, self._travels, self._kept))
+                    self._late[module.__name__] = known
+                yield from known
 
     def _class(self, kind: type) -> Reduced:
         make, arguments, state, *others, setter = _dynamic_class_reduce(kind)  # type: ignore[no-untyped-call]
