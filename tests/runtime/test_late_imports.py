@@ -178,6 +178,50 @@ def test_values_that_nobody_names_may_differ(project: Project) -> None:
         project.arrives(importlib.import_module("timed").f)
 
 
+CLIENTS = """
+import os, threading
+from fractions import Fraction
+from http.client import HTTPConnection
+
+class Pool:
+    def __init__(self):
+        self.lock, self.connection = threading.Lock(), HTTPConnection("localhost")
+        self.connection.opened = os.urandom(8)
+
+    def get(self, row):
+        return row + 1
+
+POOL = Pool()
+CLIENTS = {"a": POOL.connection}
+SHARE = Fraction(1, 2)
+
+def get(row):
+    return POOL.get(row) if CLIENTS and SHARE else None
+"""
+
+
+@pytest.mark.parametrize("used", ["get(row)", "POOL.get(row)", "CLIENTS and row + 1"])
+def test_each_process_has_its_own_connections(project: Project, used: str) -> None:
+    """They are opened where they are used, which is what such imports are for."""
+    function = f"def f(row):\n    import clients\n    return clients.{used}"
+    project.edit({"clients": CLIENTS, "reads": function})
+    assert project.returns(importlib.import_module("reads").f, 1) == 2
+    project.edit({"clients": CLIENTS})
+    assert project.returns(importlib.import_module("reads").f, 1) == 2
+    project.edit({"clients": CLIENTS.replace("row + 1", "row + 2").replace('"a"', '"b"')})
+    with pytest.raises(StaleCodeError, match=r"clients\."):
+        project.arrives(importlib.import_module("reads").f)
+
+
+def test_a_value_of_others_that_can_be_compared_is(project: Project) -> None:
+    function = "def f(row):\n    import clients\n    return clients.SHARE * row"
+    project.edit({"clients": CLIENTS, "reads": function})
+    project.returns(importlib.import_module("reads").f, 1)
+    project.edit({"clients": CLIENTS.replace("Fraction(1, 2)", "Fraction(1, 3)")})
+    with pytest.raises(StaleCodeError, match=r"clients\.SHARE"):
+        project.arrives(importlib.import_module("reads").f)
+
+
 def test_relative_imports(project: Project) -> None:
     project_of = {
         "pack/deep/constant": "N = 1",

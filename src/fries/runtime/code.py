@@ -93,14 +93,19 @@ class Kept:
 
 
 def digest_of(
-    value: object, travels: Travels, kept: Kept | None = None, load: Load = users_module
+    value: object,
+    travels: Travels,
+    kept: Kept | None = None,
+    load: Load = users_module,
+    loose: bool = False,
 ) -> bytes:
     """A digest of a function, a class or a value; empty if there is none.
 
-    With ``kept``, names and containers count as what they once held.
+    With ``kept``, names and containers count as what they once held. ``loose``: what connections
+    and alike hold does not count, for each process has its own.
     """
     try:
-        return _Walk(travels, kept or Kept(), load, ()).of(value)
+        return _Walk(travels, kept or Kept(), load, (), loose).of(value)
     except Exception:  # code of others: whatever it raises, it cannot be compared
         return b""
 
@@ -220,9 +225,9 @@ class _Walk:
     """Feeds everything that an object consists of to a hash, each thing once."""
 
     def __init__(
-        self, travels: Travels, kept: Kept, load: Load, inside: tuple[object, ...]
+        self, travels: Travels, kept: Kept, load: Load, inside: tuple[object, ...], loose: bool
     ) -> None:
-        self._travels, self._kept, self._load = travels, kept, load
+        self._travels, self._kept, self._load, self._loose = travels, kept, load, loose
         self._inside = inside
         """The sets that this is a part of."""
         self._hash = hashlib.blake2b(digest_size=16)
@@ -345,8 +350,10 @@ class _Walk:
             self._tell("inside")
         else:
             within = (*self._inside, value)
-            walks = (_Walk(self._travels, self._kept, self._load, within) for _ in then)
-            parts = sorted(walk.of(one) for walk, one in zip(walks, then, strict=True))
+            parts = sorted(
+                _Walk(self._travels, self._kept, self._load, within, self._loose).of(one)
+                for one in then
+            )
             self._tell(type(value).__name__, parts)
 
     def _feed_other(self, value: Any) -> None:  # noqa: ANN401
@@ -371,7 +378,8 @@ class _Walk:
 
     def _feed_reduced(self, value: Any) -> None:  # noqa: ANN401
         """Any other object, as pickle would take it apart; a lock counts by its type."""
-        self._tell("object", type(value).__module__, type(value).__qualname__)
+        kind = type(value)
+        self._tell("object", kind.__module__, kind.__qualname__)
         try:
             made = value.__reduce_ex__(2)
         except Exception:
@@ -382,6 +390,8 @@ class _Walk:
         function, arguments, state, items, pairs = (*made, None, None, None)[:5]
         self.feed(function)
         self.feed(arguments)
+        if self._loose and kind.__eq__ is object.__eq__ and not self._travels(kind.__module__):
+            return  # not even two of one process are equal
         self.feed(state)
         self._all("items", items or ())
         self._all("pairs", pairs or ())

@@ -48,10 +48,18 @@ class Held(NamedTuple):
     digest: bytes
     deep: tuple[str, ...]
     """The modules whose code was compared, and not only named."""
+    loose: bool = False
+    """Whether connections and alike may hold other things in each process."""
 
     @classmethod
     def of(
-        cls, module: str, name: str, value: object, travels: Travels, kept: Kept | None = None
+        cls,
+        module: str,
+        name: str,
+        value: object,
+        travels: Travels,
+        kept: Kept | None = None,
+        loose: bool = False,
     ) -> Held:
         """What this process holds under a name; with ``kept``, what it held at first."""
         deep: dict[str, bool] = {}
@@ -63,8 +71,8 @@ class Held(NamedTuple):
                     _look(one)
             return deep[one]
 
-        digest = digest_of(value, asked, kept)
-        return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes))
+        digest = digest_of(value, asked, kept, loose=loose)
+        return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes), loose)
 
     @classmethod
     def of_class(cls, kind: type, travels: Travels, kept: Kept | None) -> Held:
@@ -80,7 +88,8 @@ class Held(NamedTuple):
                 import_module(name)
         for name in self.deep:
             _look(name)
-        return bool(self.digest) and digest_of(value, travels, KEPT, sys.modules.get) == self.digest
+        found_here = digest_of(value, travels, KEPT, sys.modules.get, self.loose)
+        return bool(self.digest) and found_here == self.digest
 
     def here(self) -> object:
         """What this process has under that name, if it is the same code; else ``None``."""
@@ -142,8 +151,8 @@ def imported(
                 waiting.append(value)
                 seen.add(home)
             if home != f"{one.__name__}.{name}" and not name.startswith("__"):
-                yield Held.of(one.__name__, name, value, travels, kept)
-        yield Held.of(one.__name__, ALL, own, travels, kept)
+                yield Held.of(one.__name__, name, value, travels, kept, loose=True)
+        yield Held.of(one.__name__, ALL, own, travels, kept, loose=True)
 
 
 def own_or_new(held: Held, make: Callable[..., Any], *arguments: object) -> object:
