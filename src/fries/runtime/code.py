@@ -390,8 +390,9 @@ class _Walk:
         function, arguments, state, items, pairs = (*made, None, None, None)[:5]
         self.feed(function)
         self.feed(arguments)
-        if self._loose and kind.__eq__ is object.__eq__ and not self._travels(kind.__module__):
-            return  # not even two of one process are equal
+        alone = getattr(kind, "__eq__", None) is object.__eq__  # nothing else is equal to it
+        if self._loose and alone and not self._travels(kind.__module__):
+            return
         self.feed(state)
         self._all("items", items or ())
         self._all("pairs", pairs or ())
