@@ -124,6 +124,22 @@ def test_after_a_first_call_of_a_second_it_recovers_at_once() -> None:
     assert max(sizes) > 2000
 
 
+@pytest.mark.parametrize("cold", [1.2, 1.4, 1.6, 2.0, 3.0, 10.0, 1000.0])
+@pytest.mark.parametrize("fixed", [0.0005, 0.001, 0.003, 0.0055, 0.01, 0.05])
+@pytest.mark.parametrize("row", [0.0, 1e-7, 1e-6])
+@pytest.mark.parametrize("rows", [100, BATCH])
+def test_a_first_call_that_takes_longer_holds_nobody_up(
+    fixed: float, row: float, cold: float, rows: int
+) -> None:
+    """However long: every size must be left again if there is one that does more."""
+    simulation = Simulation(fixed, row, noise=0.0, spike=0.0)
+    size = simulation.pacer.next(BATCH, hurried=False)
+    simulation.pacer.measured(size, cold * simulation.cost(size))
+    assert len(simulation.batches(1)) <= 40
+    few = len(simulation.batches(10, rows))
+    assert few <= 10 * max(3, round(2 * LOSS * rows * row / fixed))
+
+
 @pytest.mark.parametrize("fixed", FIXED)
 def test_a_version_that_becomes_slow_gets_one_long_chunk_and_then_short_ones(fixed: float) -> None:
     simulation = Simulation(fixed, 1e-6, spike=0.0)

@@ -240,8 +240,10 @@ class Pacer:
     def _probe(self, wanted: float) -> float:
         """Another size, to tell the fixed part from that of a row: a shorter one if it can be."""
         largest = self._costs.largest.rows
-        if self._costs.sizes == 1 and not largest / 4 < wanted < largest * 4:
-            return wanted  # is another one anyway
+        if self._costs.sizes == 1:
+            if not largest / 4 < wanted < largest * 4:
+                return wanted  # is another one anyway
+            return largest / 4 if largest >= 4 else 1 if largest > 1 else 2
         if wanted >= 4:
             return wanted / 4
         return wanted if wanted > 1 else 2
