@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-
+from fries.runtime.arrow import Integers
 from fries.runtime.audit import Audit, read, transactions, uses
-from fries.runtime.chunks import Chunk
 from fries.serializability import check_trace
 
 UPDATES = [{"A": 1, "B": 1}]
 
 
-def rows(batch: int, partition: int, first: int, count: int) -> Chunk:
-    values = pa.RecordBatch.from_pydict({"n": list(range(count))})
-    return Chunk.fresh(values, transactions(batch, 0, partition, first, count))
+def rows(batch: int, partition: int, first: int, count: int) -> Integers:
+    return transactions(batch, 0, partition, first, count)
 
 
 def test_what_tasks_write_is_one_trace(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.errors import OperatorError
+from fries.runtime.arrow import Integers
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.pacer import Pacer
@@ -128,11 +129,11 @@ class Notes:
             found[txn][name].add(version)
         return found
 
-    def record(self, name: str, version: int, chunk: Chunk, moment: float) -> None:
+    def record(self, name: str, version: int, txns: Integers | None, moment: float) -> None:
         """Note a data operation."""
         assert moment > 0
-        assert chunk.txns is not None
-        self._operations += [(int(txn), name, version) for txn in chunk.txns]
+        assert txns is not None
+        self._operations += [(int(txn), name, version) for txn in txns]
 
 
 def chain() -> tuple[Configuration, StageSpec]:

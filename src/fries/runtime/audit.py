@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from fries.errors import TraitError
 from fries.runtime.arrow import Integers
-from fries.runtime.chunks import Chunk
 from fries.trace import Trace
 
 ROW_BITS = 28
@@ -64,11 +63,11 @@ class Audit:
         self._columns: tuple[list[Integers], list[Integers], list[Integers]] = ([], [], [])
         self._uses: dict[tuple[str, int], Use] = {}
 
-    def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
-        """An operator has processed a chunk at some version, from some moment on."""
-        assert chunk.txns is not None, "in audit mode every row has a transaction"
-        size = len(chunk)
-        values = chunk.txns, self._index[operator], version
+    def record(self, operator: str, version: int, txns: Integers | None, moment: float) -> None:
+        """An operator has processed rows of transactions at some version, from some moment on."""
+        assert txns is not None, "in audit mode every row has a transaction"
+        size = len(txns)
+        values = txns, self._index[operator], version
         for column, value in zip(self._columns, values, strict=True):
             column.append(np.broadcast_to(np.asarray(value, dtype=np.int64), (size,)))
         use = self._uses.get((operator, version))

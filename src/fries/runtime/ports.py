@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from fries.errors import OperatorError
-from fries.runtime.chunks import Chunk
+from fries.runtime.arrow import Integers
 from fries.runtime.dead_letters import DeadLetter
 
 
@@ -46,17 +46,23 @@ class Control(Protocol):
 class Recorder(Protocol):
     """Notes data operations, in audit mode."""
 
-    def record(self, operator: str, version: int, chunk: Chunk, moment: float) -> None:
-        """An operator has processed a chunk at some version, from some moment on."""
+    def record(self, operator: str, version: int, txns: Integers | None, moment: float) -> None:
+        """An operator has processed rows of transactions at some version, from some moment on."""
 
 
 class Note(NamedTuple):
-    """What an operator has done with a chunk, or with some rows of it."""
+    """What an operator has done with a chunk, or with some rows of it.
+
+    The rows themselves are not kept: nothing needs them any more.
+    """
 
     operator: str
     mask: int
     """Of the rows' epochs, the bits that decide their version."""
-    rows: Chunk
+    taken: int
+    """Rows in."""
+    txns: Integers | None
+    """Their transactions, in audit mode."""
     given: int
     """Rows out."""
     moment: float

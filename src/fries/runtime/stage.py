@@ -145,7 +145,7 @@ class Stage:
         began, moment = time.perf_counter(), time.time()
         if self._recorder is not None:
             for half in halves:
-                self._recorder.record(operator.name, 0, half, moment)
+                self._recorder.record(operator.name, 0, half.txns, moment)
         with self._blaming(0):
             pairs = join(operator, *halves)
         taken = sum(map(len, halves))
@@ -259,8 +259,8 @@ class Stage:
         self._send(last, rows, inbox, leaving)
         self._through(inbox, leaving)
         for one in passed:
-            used = chunk.slice(0, self._taken)
-            self._notes.append(Note(one.target, 0, used, self._taken, moment, 0.0))
+            txns = None if chunk.txns is None else chunk.txns[: self._taken]
+            self._notes.append(Note(one.target, 0, self._taken, txns, self._taken, moment, 0.0))
         return leaving
 
     def _onward(self, operator: OperatorSpec, made: Chunk) -> list[Leaving]:
@@ -359,7 +359,8 @@ class Stage:
         part, given = self._used(chunk, output), len(output.data)
         took = run.shared(time.perf_counter() - began)
         for (name, seconds), change in zip(took, origins, strict=True):
-            self._notes.append(Note(name, 0, part, given, moment, seconds, change))
+            what = name, 0, len(part), part.txns, given, moment, seconds, change
+            self._notes.append(Note(*what))
         yield part.children(output), None
 
     def _apply(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
@@ -382,7 +383,7 @@ class Stage:
             part = self._used(offered, output)
             older = self._configuration.changes(bits & ~mask) if mask != bits else []
             given = len(output.data)
-            what = operator.name, mask, part, given, moment, took, change, older
+            what = operator.name, mask, len(part), part.txns, given, moment, took, change, older
             self._notes.append(Note(*what, output.letters))
             if output.letters:
                 batch = batch_of_letters(operator.name, change, output.letters)
@@ -401,20 +402,20 @@ class Stage:
         if rule is not None:
             with self._blaming(note.change):
                 self._configuration.failing.note(
-                    note.operator, note.change, rule, len(note.rows), note.letters
+                    note.operator, note.change, rule, note.taken, note.letters
                 )
 
     def _account(self) -> None:
         """Tell what the operators have done with a chunk."""
         for note in self._notes:
             self._judge(note)
-        for name, mask, rows, given, moment, took, change, older, letters in self._notes:
+        for name, mask, taken, txns, given, moment, took, change, older, letters in self._notes:
             if change or older:
-                self._control.took(name, change, len(rows), older)
+                self._control.took(name, change, taken, older)
             if self._recorder is not None:
                 version = self._configuration.version(name, mask)
-                self._recorder.record(name, version, rows, moment)
-            self._control.count(name, len(rows), given, took, len(letters))
+                self._recorder.record(name, version, txns, moment)
+            self._control.count(name, taken, given, took, len(letters))
             self.last_old.update(dict.fromkeys(older, moment + took))
         self._notes = []
 
