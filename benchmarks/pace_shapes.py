@@ -372,8 +372,8 @@ def _scored_by_onnx(path: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         _sessions[path] = onnxruntime.InferenceSession(path, options)
     model = _sessions[path]
     (given, *_) = model.get_inputs()
-    width = given.shape[-1]
-    features = np.resize(batch["amount"].to_numpy(), (batch.num_rows, width)).astype(np.float32)
+    shape = batch.num_rows, *given.shape[1:]
+    features = np.resize(batch["amount"].to_numpy(), shape).astype(np.float32)
     score = np.asarray(model.run(None, {given.name: features})[0], dtype=np.float64)
     scores = score.reshape(batch.num_rows, -1)[:, 0] if batch.num_rows else np.zeros(0)
     return batch.set_column(2, "amount", pa.array(scores))
