@@ -2,7 +2,7 @@
 
 In a run nothing is converted and no type is checked between two functions, as if one Python
 function called the next: columns and types count where rows leave the last one. So a run costs
-what a hand-written loop costs. If something goes wrong the functions are called one after the
+little more than a hand-written loop. If something goes wrong the functions are called one after the
 other. The one that fails is to blame, unless the row came wrong: see ``misfits``.
 """
 
