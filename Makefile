@@ -12,13 +12,13 @@ WORKERS ?= 2
 help:  ## show this list
 	@grep -hE '^[a-z0-9.%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Fries needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip==26.3'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[experiments,plots,spark]' --group dev
+		--editable '.[spark]' --editable ./lab --group dev
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions
@@ -38,8 +38,8 @@ java:
 	@tools/ensure-java
 
 check: $(STAMP)  ## ruff and mypy --strict
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src lab/src tests benchmarks examples
+	$(BIN)/ruff format --check src lab/src tests benchmarks examples
 	$(BIN)/mypy
 
 bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
@@ -68,11 +68,11 @@ demo: $(STAMP) java  ## the paper's running example, changed while Spark runs it
 	$(BIN)/python examples/fraud_detection.py
 
 experiments: $(STAMP) java  ## the paper's experiments on a local Spark: tables, figures and a page of results
-	$(BIN)/fries bench all
+	$(BIN)/fries-lab bench all
 
 models: $(STAMP)  ## train the models of the workflows again (installs PyTorch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group train
-	$(BIN)/python -m fries.workloads.training
+	$(BIN)/python -m fries_lab.workloads.training
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) .venv-* out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

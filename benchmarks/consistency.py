@@ -198,8 +198,10 @@ def _changing(
     random = np.random.default_rng(seed)
     versions: Counter[str] = Counter()
     turn = 0
+    flow.wait_until_running()  # the first change comes then, however fast batches are
     while not _finished(flow, batches):
-        time.sleep(float(random.uniform(0.0, pause)))
+        if turn:
+            time.sleep(float(random.uniform(0.0, pause)))
         if not flow.workers or _finished(flow, batches - 1):
             continue
         targets = TARGETS[turn % len(TARGETS)]

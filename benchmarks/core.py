@@ -20,12 +20,12 @@ from rich.table import Table
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning
 from fries.schedulers import epoch, fries, fries_unpruned, multi_version
 from fries.serializability import check_trace
-from fries.sim.engine import Simulation
-from fries.sim.explore import explore
-from fries.sim.model import Scenario
-from fries.sim.setup import Cost, Rate, Setup
 from fries.trace import Trace
-from fries.workloads.graphs import running_example, w2
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.explore import explore
+from fries_lab.sim.model import Scenario
+from fries_lab.sim.setup import Cost, Rate, Setup
+from fries_lab.workloads.graphs import running_example, w2
 
 OUT = Path("out/bench-core.json")
 
@@ -66,6 +66,16 @@ def random_dag(operators: int, edges: int, seed: int = 0) -> Graph:
     return Graph(nodes, (Edge(str(a), str(b)) for a, b in sorted(pairs)))
 
 
+def unique_chain(operators: int) -> Graph:
+    """A chain in which operators that give many are followed by ones that give one."""
+    kinds = [(Emits.MANY, False), (Emits.ONE, True), (Emits.ONE, False)]
+    nodes = [
+        Operator(str(number), kinds[number % 3][0], unique=kinds[number % 3][1], source=not number)
+        for number in range(operators)
+    ]
+    return Graph(nodes, (Edge(str(n - 1), str(n)) for n in range(1, operators)))
+
+
 def planning() -> list[Row]:
     """Plans on a large graph, and on a small one with very many workers."""
     size, edges = 10_000, 30_000
@@ -73,6 +83,8 @@ def planning() -> list[Row]:
     graph.order  # noqa: B018 - computed once per graph, not per plan
     targets = random.Random(1).sample([op.name for op in graph], 10)
     many = random.Random(2).sample([op.name for op in graph], 1000)
+    chain = unique_chain(size)
+    chained = [str(number) for number in range(2, size, 7)]
     wide = w2(10_000)
     build = best(lambda: random_dag(size, edges), 3)
     label = f"DAG of {size:,} operators, {edges:,} edges"
@@ -80,6 +92,10 @@ def planning() -> list[Row]:
         Row(f"build and validate: {label}", build),
         Row(f"fries, 10 targets: {label}", best(lambda: fries(graph, targets))),
         Row(f"fries, 1,000 targets: {label}", best(lambda: fries(graph, many))),
+        Row(
+            f"fries, {len(chained):,} targets: chain of {size:,} operators, a third of them unique",
+            best(lambda: fries(chain, chained)),
+        ),
         Row(f"fries_unpruned, 10 targets: {label}", best(lambda: fries_unpruned(graph, targets))),
         Row(f"epoch, 10 targets: {label}", best(lambda: epoch(graph, targets))),
         Row(f"multi_version, 10 targets: {label}", best(lambda: multi_version(graph, targets))),

@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.pace_shapes import CHAINS, Shape, costs, models, wide
 from benchmarks.spark import drain, session, wait_until
 from benchmarks.throughput import own_workers
-from fries.experiments.machine import machine
 from fries.flow import Flow
+from fries_lab.experiments.machine import machine
 
 OUT: Final = Path("docs/results/pace")
 PARTS: Final = ("costs", "models", "chains", "wide")

@@ -346,15 +346,17 @@ def costs() -> Iterator[Shape]:
 
 def models() -> Iterator[Shape]:
     """Real scorers: a scikit-learn forest (if it is installed) and a network on ONNX Runtime."""
-    yield Shape("ONNX decision tree", 100_000, (Step("map", "arrow", onnx_scorer()),), changes=True)
+    yield Shape(
+        "ONNX decision tree", 1_000_000, (Step("map", "arrow", onnx_scorer()),), changes=True
+    )
     forest = forest_scorer()
     if forest is not None:
-        yield Shape("scikit-learn forest", 100_000, (Step("map", "arrow", forest),), changes=True)
+        yield Shape("scikit-learn forest", 1_000_000, (Step("map", "arrow", forest),), changes=True)
 
 
 def onnx_scorer() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A trained decision tree of the package."""
-    from fries.workloads import models as trained
+    from fries_lab.workloads import models as trained
 
     folder = trained.__file__.rpartition("/")[0]
     return partial(_scored_by_onnx, f"{folder}/trained/user_tree.onnx")

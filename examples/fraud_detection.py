@@ -38,7 +38,7 @@ from rich.table import Table
 
 import fries
 from fries.spark.local import stderr_to
-from fries.workloads.payments import DDL, SCHEMA, Payments, payments
+from fries_lab.workloads.payments import DDL, SCHEMA, Payments, payments
 
 CORES: Final = 2
 BATCHES: Final = 3

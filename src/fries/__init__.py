@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from fries.control.tls import Tls
-    from fries.errors import FriesError
+    from fries.errors import (
+        AbortedError,
+        FriesError,
+        GraphError,
+        LogError,
+        NotRunningError,
+        OperatorError,
+        PlanError,
+        RolledBackError,
+        StateError,
+        TooFewRowsError,
+        UpdateRefusedError,
+        UsageError,
+    )
     from fries.events import Event
     from fries.flow import Flow
     from fries.graph import Edge, Emits, Graph, Operator, Partitioning
@@ -28,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEDULERS",
+    "AbortedError",
     "CommitPoint",
     "DeadLetters",
     "Edge",
@@ -38,18 +52,28 @@ __all__ = [
     "FriesError",
     "Function",
     "Graph",
+    "GraphError",
+    "LogError",
+    "NotRunningError",
     "Operator",
+    "OperatorError",
     "Partitioning",
     "Plan",
+    "PlanError",
     "Propagation",
     "Reconfiguration",
+    "RolledBackError",
+    "StateError",
     "Stream",
     "SupervisedQuery",
     "Supervision",
     "Tls",
+    "TooFewRowsError",
     "Trace",
     "TraceBuilder",
     "Update",
+    "UpdateRefusedError",
+    "UsageError",
     "Verdict",
     "check",
     "check_trace",
@@ -57,7 +81,20 @@ __all__ = [
 
 _HOMES = {
     "control.tls": ("Tls",),
-    "errors": ("FriesError",),
+    "errors": (
+        "AbortedError",
+        "FriesError",
+        "GraphError",
+        "LogError",
+        "NotRunningError",
+        "OperatorError",
+        "PlanError",
+        "RolledBackError",
+        "StateError",
+        "TooFewRowsError",
+        "UpdateRefusedError",
+        "UsageError",
+    ),
     "events": ("Event",),
     "flow": ("Flow",),
     "graph": ("Edge", "Emits", "Graph", "Operator", "Partitioning"),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from fries.errors import TraitError
+from fries.errors import ArgumentError
 
 NUMBER: Final = (int, float)
 
@@ -17,7 +17,7 @@ def expect(where: str, what: str, value: object, kinds: type | tuple[Any, ...], 
     """Refuse a value that is of none of some types; a truth value is no number."""
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+        raise ArgumentError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
 
 
 def expect_once(where: str, columns: Iterable[str]) -> None:
@@ -25,7 +25,7 @@ def expect_once(where: str, columns: Iterable[str]) -> None:
     twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:
         named = ", ".join(map(repr, twice))
-        raise TraitError(
+        raise ArgumentError(
             where, f"its table has several columns named {named}; rename them, or drop all but one"
         )
 
@@ -33,9 +33,9 @@ def expect_once(where: str, columns: Iterable[str]) -> None:
 def expect_callable(where: str, what: str, value: object, meant: str) -> None:
     """Refuse what cannot be called, or what runs nothing yet when it is."""
     if not callable(value):
-        raise TraitError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
+        raise ArgumentError(where, f"{what} is {reprlib.repr(value)}; give {meant}")
     if wrong := deferred(value):
-        raise TraitError(where, f"{what} is {wrong}")
+        raise ArgumentError(where, f"{what} is {wrong}")
 
 
 def deferred(function: Any, may_generate: bool = False) -> str | None:  # noqa: ANN401
@@ -53,7 +53,7 @@ def check_name(what: str, name: object) -> None:
     """Refuse a name that is no text, or an empty one."""
     expect(f"{what} {reprlib.repr(name)}", "its name", name, str, "a text")
     if not name:
-        raise TraitError(f"{what} ''", f"give the {what} a name")
+        raise ArgumentError(f"{what} ''", f"give the {what} a name")
 
 
 def listed(where: str, what: str, columns: object) -> tuple[str, ...]:

@@ -10,6 +10,11 @@
      |    +-- DuplicateEdgeError
      |    +-- UnreachableOperatorError
      |    +-- TraitError
+     +-- UsageError               what is asked for cannot be built or done; nothing was changed
+     |    +-- ArgumentError       an argument of a wrong type or value
+     |    +-- SchemaError         columns or types that do not fit
+     |    +-- FlowError           operators, streams and outputs that do not fit together
+     |    +-- FlowStateError      a flow that is not in a state for it: built, running, stopped
      +-- PlanError                a reconfiguration that was refused before anything changed
      |    +-- EmptyUpdateError
      |    +-- UnknownSchedulerError
@@ -32,9 +37,6 @@
      |    +-- LogMismatchError    ... or belongs to another flow
      |    +-- LogDamagedError     ... or something that happened is missing in it
      |    +-- LogTakenError       ... or belongs to another driver by now
-     +-- SimulationError          a simulation that cannot be set up or does not end
-     +-- DatasetError             a dataset that is missing, incomplete or cannot be written
-     +-- ExperimentError          an experiment on Spark that does not get on
      +-- SparkVersionError        PySpark is missing, or not one that is supported
 
 Each error has typed fields, builds its own message, and survives pickling,
@@ -45,7 +47,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+MOST_NAMES: Final = 12
+"""Of a long list, what a message shows."""
 
 
 @dataclass(eq=False)
@@ -72,7 +77,11 @@ class CycleError(GraphError):
     cycle: tuple[str, ...]
 
     def __str__(self) -> str:
-        path = " -> ".join((*self.cycle, self.cycle[0]))
+        shown = self.cycle
+        if len(shown) > MOST_NAMES:
+            half = MOST_NAMES // 2
+            shown = (*shown[:half], f"({len(shown) - 2 * half} more)", *shown[-half:])
+        path = " -> ".join((*shown, self.cycle[0]))
         return f"the dataflow has a cycle: {path}; remove one of these edges"
 
 
@@ -133,6 +142,34 @@ class TraitError(GraphError):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
+
+
+@dataclass(eq=False)
+class UsageError(FriesError):
+    """Something that cannot be built or done as it was asked for; nothing was changed."""
+
+    where: str
+    """What it is about, such as ``operator 'FC'``."""
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+class ArgumentError(UsageError):
+    """An argument of a wrong type or value."""
+
+
+class SchemaError(UsageError):
+    """Columns or types that do not fit."""
+
+
+class FlowError(UsageError):
+    """Operators, streams and outputs that do not fit together."""
+
+
+class FlowStateError(UsageError):
+    """A flow that is not in a state for it: it is built, it runs, or it was stopped."""
 
 
 class PlanError(FriesError):
@@ -392,27 +429,6 @@ class LogTakenError(LogError):
 
 
 @dataclass(eq=False)
-class SimulationError(FriesError):
-    """A simulation that cannot be set up, or that does not end."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
-
-
-@dataclass(eq=False)
-class DatasetError(FriesError):
-    """A dataset that is missing, incomplete or not what was asked for, or cannot be written."""
-
-    path: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"dataset {self.path}: {self.problem}"
-
-
-@dataclass(eq=False)
 class SparkVersionError(FriesError):
     """PySpark is missing, or a version that Fries was not tested with."""
 
@@ -426,18 +442,8 @@ class SparkVersionError(FriesError):
         )
 
 
-@dataclass(eq=False)
-class ExperimentError(FriesError):
-    """An experiment that does not exist, does not get on, or cannot be kept."""
-
-    what: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.problem}"
-
-
-def _listed(names: tuple[str, ...], most: int = 12) -> str:
+def _listed(names: tuple[str, ...]) -> str:
     """Join names for a message, shortening a long list."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    shown = ", ".join(names[:MOST_NAMES])
+    more = len(names) - MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more} more"

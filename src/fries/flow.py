@@ -13,17 +13,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from fries.arguments import NUMBER, check_name, expect
 from fries.control.tls import Tls
-from fries.errors import DuplicateOperatorError, NotRunningError, TraitError, UpdateRefusedError
+from fries.errors import (
+    ArgumentError,
+    DuplicateOperatorError,
+    FlowError,
+    FlowStateError,
+    NotRunningError,
+    SchemaError,
+    UpdateRefusedError,
+)
 from fries.extras import require_spark
 from fries.failing import words_of
 from fries.graph import Graph
@@ -35,6 +44,7 @@ from fries.runtime.layout import OUTPUT_NAME
 from fries.runtime.lookup import Lookup
 from fries.runtime.spec import ERRORS, EdgeSpec, Function, Kind, OperatorSpec
 from fries.schedulers import scheduler as scheduler_of
+from fries.sources import TestStream
 from fries.stages import PhysicalFlow, explained, physical
 from fries.stream import Stream, as_arrow, as_table
 from fries.traits import OUTSIDE, graph_of, upstream
@@ -50,6 +60,7 @@ if TYPE_CHECKING:
     from fries.control.messages import Counts
     from fries.reconfiguration import Reconfiguration
     from fries.serializability import Verdict
+    from fries.spark.definition import Definition
     from fries.spark.engine import Engine
     from fries.spark.policy import Supervision
     from fries.spark.supervisor import SupervisedQuery
@@ -60,6 +71,8 @@ COLLECTS: Final = (
     "reconfigure waits for it, and it counts in the delay of the change; to collect it before, "
     "give frame.toArrow()"
 )
+LOOK_SECONDS: Final = 0.1
+"""Between two looks whether a query that somebody waits for is over."""
 GROUPS: Final = 64
 """Key groups of a keyed operator: each costs Spark about a millisecond per micro-batch, and its
 rows and states are in memory together."""
@@ -87,7 +100,7 @@ class Flow:
         check_name("flow", name)
         expect(f"flow {name!r}", "groups", groups, int, "how many key groups, such as 64")
         if groups < 1:
-            raise TraitError(f"flow {name!r}", f"it cannot have {groups} key groups")
+            raise ArgumentError(f"flow {name!r}", f"it cannot have {groups} key groups")
         if tls is not None:
             expect(f"flow {name!r}", "tls", tls, Tls, "fries.Tls(certificate, key, authority)")
             tls.check()
@@ -121,22 +134,19 @@ class Flow:
 
     __repr__ = __str__
 
-    def source(self, name: str, dataframe: DataFrame) -> Stream:
-        """The rows of a DataFrame, batch or streaming."""
-        from fries.spark.given import check_frame
-        from fries.spark.schemas import arrow_schema
-
+    def source(self, name: str, dataframe: DataFrame | TestStream) -> Stream:
+        """The rows of a DataFrame, batch or streaming; in tests, of ``fries.testing.stream``."""
         check_name("source", name)
-        check_frame(f"source {name!r}", dataframe)
+        schema = _columns_of(name, dataframe)
         for other in self._sources.values():
             if other.isStreaming != dataframe.isStreaming:
-                raise TraitError(
+                raise FlowError(
                     f"source {name!r}",
                     "a flow has streams or static tables for sources, not both; use lookup",
                 )
-        stream = self._add(OperatorSpec(name, Kind.PASS, arrow_schema(dataframe.schema)), ())
+        stream = self._add(OperatorSpec(name, Kind.PASS, schema), ())
         self._edges.append(EdgeSpec(len(self._edges), OUTSIDE, name))
-        self._sources[name] = dataframe
+        self._sources[name] = cast("DataFrame", dataframe)
         return stream
 
     def output(self, stream: Stream | None = None, **streams: Stream) -> DataFrame:
@@ -145,12 +155,33 @@ class Flow:
         Several outputs, each with a name, come as one DataFrame, because two queries would run
         the flow twice: take them apart with :meth:`select`, in ``foreachBatch`` for instance.
         """
-        from fries.spark.definition import Definition
         from fries.spark.engine import Engine
+
+        definition = self._defined(stream, streams)
+        if any(isinstance(one, TestStream) for one in self._sources.values()):
+            raise FlowError(
+                f"flow {self.name!r}",
+                "its sources are streams of fries.testing; give what you would put out to "
+                "fries.testing.Trial, or make the sources DataFrames",
+            )
+        engine = Engine(definition)
+        try:
+            frame = engine.dataframe()
+        except Exception:
+            engine.stop()
+            raise
+        self._engine, self._outputs = engine, definition.outputs
+        self._edges = list(definition.edges)
+        self._graph = definition.graph(self._operators)  # from now on it stays as it is
+        return frame
+
+    def _defined(self, stream: Stream | None, streams: Mapping[str, Stream]) -> Definition:
+        """The flow with these outputs, as it is now."""
+        from fries.spark.definition import Definition
 
         self._refuse_if_built()
         if stream is not None and OUTPUT in streams:
-            raise TraitError(
+            raise FlowError(
                 f"output {OUTPUT!r}", "a stream without a name is called so; name that one, too"
             )
         outputs = dict(streams) if stream is None else {OUTPUT: stream, **streams}
@@ -164,44 +195,32 @@ class Flow:
         names = tuple(dict.fromkeys([*outputs, *letters.values()]))
         graph = graph_of(self._operators, edges, tuple(self._sources), names)
         ordered = tuple(self._operators[name] for name in graph.order if name not in names)
-        engine = Engine(
-            Definition(
-                self.name,
-                ordered,
-                tuple(edges),
-                self._sources,
-                names,
-                self._groups,
-                self._audit,
-                self._tls,
-                self._events,
-            )
+        return Definition(
+            self.name,
+            ordered,
+            tuple(edges),
+            self._sources,
+            names,
+            self._groups,
+            self._audit,
+            self._tls,
+            self._events,
         )
-        try:
-            frame = engine.dataframe()
-        except Exception:
-            engine.stop()
-            raise
-        self._engine, self._edges, self._outputs = engine, edges, names
-        self._graph = graph  # from now on it stays as it is
-        return frame
 
     def select(self, frame: DataFrame, output: str) -> DataFrame:
         """The rows and columns of one of several outputs."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         from fries.spark.given import check_frame
 
         check_frame(f"output {output!r}", frame)
         if output not in self._outputs:
             known = ", ".join(self._outputs)
-            raise TraitError(f"output {output!r}", f"there is no such output; there are {known}")
+            raise ArgumentError(f"output {output!r}", f"there is no such output; there are {known}")
         if len(self._outputs) == 1:
             return frame
         edge = next(edge for edge in self._edges if edge.target == output)
         errors = edge.branch == ERRORS
         columns = COLUMNS.names if errors else self._operators[edge.source].schema.names
-        return frame.where(F.col(OUTPUT_NAME) == output).select(*columns)
+        return frame.where(frame[OUTPUT_NAME] == output).select(*columns)
 
     def start(
         self,
@@ -234,7 +253,9 @@ class Flow:
             expect(where, "replace_functions", replace_functions, bool, meant)
         self._refuse_if_stopped()
         if self._run is not None and self._run.isActive:
-            raise TraitError(where, "its query is running; stop it first, or build another flow")
+            raise FlowStateError(
+                where, "its query is running; stop it first, or build another flow"
+            )
         self._running.start(writer, supervision, replace_functions)
         unlogged = Supervision(rollback=False, restarts=0)
         default = Supervision() if self._running.is_logged else unlogged
@@ -251,6 +272,26 @@ class Flow:
     def query(self) -> StreamingQuery | None:
         """The query that :meth:`start` has started, or restarted since."""
         return None if self._engine is None else self._engine.query
+
+    def wait_until_running(self, operator: str | None = None, timeout: float | None = None) -> bool:
+        """Wait until an operator has taken rows, or any; ``False`` after so many seconds.
+
+        A change needs workers, and a query that was just started has none yet. Raises
+        :class:`~fries.errors.NotRunningError` if the query of :meth:`start` is over before that.
+        """
+        if timeout is not None:
+            expect(f"flow {self.name!r}", "the timeout", timeout, NUMBER, "seconds, or nothing")
+        server, name = self._running.server, operator and self.graph[operator].name
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not (name in server.counters if name else server.counters):
+            self._refuse_if_stopped()
+            if self._run is not None and not self._run.isActive:
+                raise NotRunningError(self.name)
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            with server.counted:
+                server.counted.wait(min(LOOK_SECONDS, left))
+        return True
 
     @property
     def graph(self) -> Graph:
@@ -387,7 +428,7 @@ class Flow:
         self._refuse_if_built()
         check_name("operator", spec.name)
         if spec.name == OUTPUT:
-            raise TraitError(
+            raise FlowError(
                 f"operator {OUTPUT!r}", "the output of a flow is called so; choose another name"
             )
         if spec.name in self._operators:
@@ -403,7 +444,7 @@ class Flow:
     def _check_own(self, name: str, inputs: tuple[Stream, ...]) -> None:
         for stream in inputs:
             if stream.flow is not self:
-                raise TraitError(
+                raise FlowError(
                     f"operator {name!r}",
                     f"its input {stream.operator!r} belongs to flow {stream.flow.name!r}",
                 )
@@ -414,7 +455,7 @@ class Flow:
             spec = self._operators[stream.operator]
             readers = [edge.target for edge in self._edges if edge.source == spec.name]
             if spec.kind is Kind.AGGREGATE and readers:
-                raise TraitError(
+                raise FlowError(
                     f"aggregate {spec.name!r}",
                     f"its rows go to {readers[0]!r} already; put .replicate('a name') behind it, "
                     "and use that as often as you like: so a change reaches all copies of a row",
@@ -450,21 +491,21 @@ class Flow:
 
     def _check_outputs(self, outputs: Mapping[str, Stream], letters: Mapping[str, str]) -> None:
         if not outputs:
-            raise TraitError(f"flow {self.name!r}", "it has no output; name at least one stream")
+            raise FlowError(f"flow {self.name!r}", "it has no output; name at least one stream")
         for name, stream in outputs.items():
             meant = "a stream of this flow: what the method for its last operator has returned"
             expect(f"output {name!r}", "it", stream, Stream, meant)
             if stream.flow is not self:
-                raise TraitError(f"output {name!r}", "the stream belongs to another flow")
+                raise FlowError(f"output {name!r}", "the stream belongs to another flow")
             if name in self._operators:
-                raise TraitError(
+                raise FlowError(
                     f"output {name!r}",
                     "an operator is called so, and in a plan the two could not be told apart; "
                     f"choose another name, as in flow.output({name}_rows=stream)",
                 )
         for operator, output in letters.items():
             if output in outputs or output in self._operators:
-                raise TraitError(
+                raise FlowError(
                     f"operator {operator!r}",
                     f"its on_error={output!r} is another output or an operator; failing rows need "
                     "an output of their own, which several operators may share",
@@ -475,7 +516,7 @@ class Flow:
 
     def _refuse_if_stopped(self) -> None:
         if self._stopped:
-            raise TraitError(
+            raise FlowStateError(
                 f"flow {self.name!r}",
                 "flow.stop() has ended it; build it again, as a new Flow, and start that: on the "
                 "same checkpoint it goes on where this one was (to stop only the query, use "
@@ -484,7 +525,7 @@ class Flow:
 
     def _refuse_if_built(self) -> None:
         if self._engine is not None:
-            raise TraitError(f"flow {self.name!r}", "its output is built; add operators before")
+            raise FlowStateError(f"flow {self.name!r}", "its output is built; add operators before")
 
 
 @lru_cache(maxsize=64)
@@ -497,7 +538,7 @@ def _check_updates(updates: object) -> None:
     """Refuse what is no mapping: the letters of a name would count as operators."""
     if not isinstance(updates, Mapping):
         given = f"{{{updates!r}: function}}" if isinstance(updates, str) else "{name: function}"
-        raise TraitError("the updates", f"give a mapping of operators to functions: {given}")
+        raise ArgumentError("the updates", f"give a mapping of operators to functions: {given}")
 
 
 def _check_together(schemas: list[pa.Schema]) -> None:
@@ -506,9 +547,19 @@ def _check_together(schemas: list[pa.Schema]) -> None:
     try:
         names: list[str] = [OUTPUT_NAME, *pa.unify_schemas(schemas).names]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise TraitError(where, f"one name has two types; rename one ({error})") from error
+        raise SchemaError(where, f"one name has two types; rename one ({error})") from error
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise TraitError(where, f"{name!r} is there twice, or a name of Fries; rename it")
+            raise SchemaError(where, f"{name!r} is there twice, or a name of Fries; rename it")
         seen.add(name.lower())
+
+
+def _columns_of(name: str, dataframe: DataFrame | TestStream) -> pa.Schema:
+    if isinstance(dataframe, TestStream):
+        return dataframe.schema
+    from fries.spark.given import check_frame
+    from fries.spark.schemas import arrow_schema
+
+    check_frame(f"source {name!r}", dataframe)
+    return arrow_schema(dataframe.schema)

@@ -12,10 +12,12 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import networkx as nx
 
 from fries.errors import (
+    ArgumentError,
     CycleError,
     DuplicateEdgeError,
     DuplicateOperatorError,
@@ -23,6 +25,8 @@ from fries.errors import (
     UnknownOperatorError,
     UnreachableOperatorError,
 )
+
+Part = TypeVar("Part", "Operator", "Edge")
 
 
 class Emits(enum.Enum):
@@ -82,7 +86,7 @@ class Graph:
 
     def __init__(self, operators: Iterable[Operator], edges: Iterable[Edge]) -> None:
         self._operators: dict[str, Operator] = {}
-        for operator in operators:
+        for operator in _all_of(Operator, operators):
             _check_operator_types(operator)
             if operator.name in self._operators:
                 raise DuplicateOperatorError(operator.name)
@@ -90,7 +94,7 @@ class Graph:
         self._edges: dict[tuple[str, str], Edge] = {}
         self._inputs: dict[str, list[Edge]] = {name: [] for name in self._operators}
         self._outputs: dict[str, list[Edge]] = {name: [] for name in self._operators}
-        for edge in edges:
+        for edge in _all_of(Edge, edges):
             _check_edge_types(edge)
             self._add(edge)
         self._check_shape()
@@ -102,7 +106,7 @@ class Graph:
     def __getitem__(self, name: str) -> Operator:
         try:
             return self._operators[name]
-        except KeyError:
+        except (KeyError, TypeError):  # a list cannot be a key
             raise UnknownOperatorError(name, tuple(self._operators)) from None
 
     def __contains__(self, name: object) -> bool:
@@ -270,10 +274,22 @@ def paths(
     for line in lines:
         names = [name.strip() for name in line.split("->")]
         if not all(names):
-            raise TraitError(f"path {line!r}", "a name is missing; write it as in 'A -> B -> C'")
+            raise ArgumentError(f"path {line!r}", "a name is missing; write it as in 'A -> B -> C'")
         for pair in itertools.pairwise(names):
             found[pair] = Edge(*pair, partitioning, key)
     return list(found.values())
+
+
+def _all_of(kind: type[Part], given: object) -> list[Part]:
+    """Several operators or edges, and nothing else."""
+    what = f"the {kind.__name__.lower()}s of a graph"
+    if not isinstance(given, Iterable):
+        raise ArgumentError(what, f"they are {given!r}; give a list of them")
+    found = list(given)
+    for one in found:
+        if not isinstance(one, kind):
+            raise ArgumentError(what, f"one is {one!r}; give {kind.__name__}(...)")
+    return found
 
 
 def _check_operator_types(op: Operator) -> None:
@@ -282,11 +298,16 @@ def _check_operator_types(op: Operator) -> None:
     _expect(where, "name", op.name, str, "a text")
     _expect(where, "emits", op.emits, Emits, "a member of Emits, such as Emits.MANY")
     _expect(where, "workers", op.workers, int, "a whole number")
+    for trait in ("unique", "blocking", "source"):
+        if not isinstance(value := getattr(op, trait), bool):
+            raise ArgumentError(where, f"{trait} is {value!r}; give True or False")
 
 
 def _check_edge_types(edge: Edge) -> None:
     """Refuse fields of a wrong type; a key that is one text would count as its letters."""
     where = f"edge {edge}"
+    for end in (edge.source, edge.target):
+        _expect(where, "an end", end, str, "the name of an operator")
     member = "a member of Partitioning, such as Partitioning.HASH"
     _expect(where, "partitioning", edge.partitioning, Partitioning, member)
     key: object = edge.key
@@ -300,4 +321,4 @@ def _check_edge_types(edge: Edge) -> None:
 def _expect(where: str, field: str, value: object, kind: type, wanted: str) -> None:
     """Refuse a value that is not of a type; ``True`` is no number here."""
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TraitError(where, f"{field} is {value!r}; give {wanted}")
+        raise ArgumentError(where, f"{field} is {value!r}; give {wanted}")

@@ -1,10 +1,10 @@
 """Minimal covering sub-DAGs and what is built on them (sections 5.2, 6.2 and 6.3).
 
-Everything here is a pure function of a graph and a set of target operators, in
-time linear in the size of the graph (pruning by uniqueness adds the cost of a
-dominator tree). Blocking operators cut the graph before anything is covered, so callers
-pass :attr:`fries.graph.Graph.pipelined`; only a component's entries are those of the whole graph,
-because what leaves a blocking operator enters a component like anything else.
+Everything here is a pure function of a graph and a set of target operators, in time linear in
+the size of the graph (pruning by uniqueness: times its logarithm). Blocking operators cut the graph
+before anything is covered, so callers pass :attr:`fries.graph.Graph.pipelined`; only a
+component's entries are those of the whole graph, because what leaves a blocking operator enters a
+component like anything else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from fries.dominators import post_dominators
 from fries.graph import Edge, Emits, Graph
 
 
@@ -54,7 +55,7 @@ def find_mcs(graph: Graph, covered: Collection[str]) -> SubDag:
     A vertex belongs to it if it is red (in the set, or behind one of them) and blue
     (in the set, or ahead of one of them).
     """
-    wanted = set(covered)
+    wanted = {graph[name].name for name in covered}
     red = reaching(graph, wanted, forward=True)
     blue = reaching(graph, wanted, forward=False)
     vertices = tuple(name for name in graph.order if name in red and name in blue)
@@ -77,8 +78,9 @@ def find_components(graph: Graph, mcs: SubDag, targets: Collection[str]) -> tupl
     edges: dict[int, list[Edge]] = {number: [] for number in members}
     for edge in mcs.edges:
         edges[label[edge.source]].append(edge)
+    wanted = frozenset(targets)
     return tuple(
-        make_component(graph, names, edges[number], targets) for number, names in members.items()
+        make_component(graph, names, edges[number], wanted) for number, names in members.items()
     )
 
 
@@ -168,17 +170,7 @@ def prune_unique(
     funnels = {op.name for op in graph if op.unique and op.name not in goal}
     if not funnels:
         return frozenset()
-    leads = reaching(graph, goal, forward=False)
-    end = ""  # no operator has the empty name
-    backwards: nx.DiGraph[str] = nx.DiGraph()
-    backwards.add_edges_from((end, target) for target in goal)
-    backwards.add_edges_from(
-        (edge.target, edge.source)
-        for name in leads
-        for edge in graph.inputs(name)
-        if edge.target in leads
-    )
-    next_on_all_paths = nx.immediate_dominators(backwards, end)
+    next_on_all_paths = post_dominators(graph, goal)
     funnelled: set[str] = set()
     for name in reversed(graph.order):
         after = next_on_all_paths.get(name)

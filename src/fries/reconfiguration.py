@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fries.arguments import NUMBER, expect
 from fries.control.changes import UNTRIED, Change, Rows
 from fries.control.messages import Failed
-from fries.errors import AbortedError, RolledBackError, TooFewRowsError
+from fries.errors import AbortedError, RolledBackError, TooFewRowsError, WireError
 from fries.events import first_line, named
 from fries.plan import Plan
 from fries.protocol.controller import Phase
 
 Undo: TypeAlias = "Callable[[Plan, int, float, str], Reconfiguration]"
 
+LOOK_SECONDS: Final = 0.1
+"""Between two looks whether a micro-batch that somebody waits for is committed."""
 IN_PLACE: Final = frozenset({UNTRIED, Phase.DONE.value})
 """States of a change that happened, and whose micro-batch is over."""
 
@@ -28,6 +32,8 @@ class Reconfiguration:
     plan: Plan
     _change: Change = field(repr=False)
     _undo: Undo = field(repr=False)
+    _look: Callable[[], None] = field(repr=False)
+    """Learns from Spark which micro-batches are committed."""
 
     def __str__(self) -> str:
         targets, labels = self.plan.targets, self.labels
@@ -133,13 +139,27 @@ class Reconfiguration:
         expect(where, "rows", rows, int, "a number of rows")
         deadline = None if timeout is None else time.monotonic() + timeout
         reached = self._change.wait(deadline, rows)
-        if self._change.phase is Phase.ABORTED:
-            raise AbortedError(self.reason)
-        if self._change.phase is Phase.ROLLED_BACK or self.failure is not None:
-            raise RolledBackError(self.plan.targets, self.reason)
+        self._raise_if_taken_back()
         if self._change.no_more_rows and not self._change.taken(rows):
             taken = {name: one.new for name, one in self.rows.items()}
             raise TooFewRowsError(self.number, rows, taken, self._change.no_more_rows)
+        return reached
+
+    def wait_until_done(self, timeout: float | None = None) -> bool:
+        """Wait until its micro-batch is committed; ``False`` if that takes too long.
+
+        A batch job is one batch. Raises as :meth:`wait` does if it was aborted or taken back.
+        """
+        where = f"change {self.number}"
+        if timeout is not None:
+            expect(where, "the timeout", timeout, NUMBER, "seconds, or nothing")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        reached = self._change.over
+        while not (reached or self._change.abandoned) and (left := deadline - time.monotonic()) > 0:
+            with suppress(WireError):  # the controller stops: the change knows
+                self._look()
+            reached = self._change.wait_over(time.monotonic() + min(LOOK_SECONDS, left))
+        self._raise_if_taken_back()
         return reached
 
     def undo(self, timeout: float = 60.0, note: str = "") -> Reconfiguration:
@@ -150,3 +170,9 @@ class Reconfiguration:
         happened.
         """
         return self._undo(self.plan, self.number, timeout, note)
+
+    def _raise_if_taken_back(self) -> None:
+        if self._change.phase is Phase.ABORTED:
+            raise AbortedError(self.reason)
+        if self._change.phase is Phase.ROLLED_BACK or self.failure is not None:
+            raise RolledBackError(self.plan.targets, self.reason)

@@ -16,10 +16,11 @@ learn of the change; the runtime that carries plans out is one and the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from fries.errors import EmptyUpdateError, TraitError, UnknownSchedulerError
+from fries.broadcasts import replicated
+from fries.errors import ArgumentError, EmptyUpdateError, UnknownSchedulerError
 from fries.graph import Graph
 from fries.mcs import (
     Component,
@@ -47,7 +48,8 @@ def fries(
 ) -> Plan:
     """Algorithms 2 to 4: the paper's scheduler, each pruning rule separately switchable."""
     targets = _checked(graph, updates)
-    cut = graph.pipelined
+    copied = replicated(graph.pipelined)
+    cut = copied.graph
     ancestors = one_to_many_ancestors(cut, targets)
     pruned: frozenset[str] = frozenset()
     if edge_wise_pruning:
@@ -55,7 +57,7 @@ def fries(
     if uniqueness_pruning:
         pruned |= prune_unique(cut, targets, ancestors)
     covered = {*targets, *compute_earliest_ancestors(cut, ancestors - pruned)}
-    components = cover(graph, covered, targets)
+    components = find_components(graph, copied.contracted(find_mcs(cut, covered)), targets)
     name = "fries" if edge_wise_pruning or uniqueness_pruning else "fries_unpruned"
     return Plan(name, graph, targets, components)
 
@@ -134,9 +136,13 @@ def _checked(graph: Graph, updates: Collection[str]) -> tuple[str, ...]:
     A bare text is refused: it would be taken as its letters, and those can be names.
     """
     if isinstance(updates, str):
-        raise TraitError(
+        raise ArgumentError(
             "the operators to update",
             f"give a list or a mapping of names, not one text: [{updates!r}]",
+        )
+    if not isinstance(updates, Iterable):
+        raise ArgumentError(
+            "the operators to update", f"they are {updates!r}; give a list or a mapping of names"
         )
     names = {graph[name].name for name in updates}
     if not names:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fries.graph import Graph
 from fries.runtime.dead_letters import COLUMNS
 from fries.runtime.spec import ERRORS, GROUPED, EdgeSpec, Kind, OperatorSpec, StageSpec
+
+if TYPE_CHECKING:
+    from fries.graph import Graph
 
 
 class Exchange(enum.Enum):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from fries.arguments import NUMBER, check_name, deferred, expect, expect_once, listed
-from fries.errors import TraitError
+from fries.errors import ArgumentError, FlowError, SchemaError
 from fries.failing import described, shortened
 from fries.runtime.functions import accepts
 from fries.runtime.spec import (
@@ -144,7 +144,7 @@ class Stream:
         """Each row goes to one branch: the function gives its number, from 0."""
         expect(f"split {name!r}", "branches", branches, int, "how many there are, such as 2")
         if branches < 1:
-            raise TraitError(f"split {name!r}", f"it cannot have {branches} branches")
+            raise ArgumentError(f"split {name!r}", f"it cannot have {branches} branches")
         stream = self._then(
             name,
             Kind.SPLIT,
@@ -168,7 +168,7 @@ class Stream:
         for other in others:
             expect(f"union {name!r}", "an input", other, Stream, meant)
             if other.schema != self.schema:
-                raise TraitError(
+                raise SchemaError(
                     f"union {name!r}",
                     f"{self.operator} has the columns {self.schema.names} and {other.operator} "
                     f"has {other.schema.names}; make names, order and types equal",
@@ -248,7 +248,7 @@ class Stream:
         gives = as_arrow(schema)
         missing = [column for column in keying.columns if column not in gives.names]
         if missing:
-            raise TraitError(f"aggregate {name!r}", f"its schema lacks the key columns {missing}")
+            raise SchemaError(f"aggregate {name!r}", f"its schema lacks the key columns {missing}")
         spec = OperatorSpec(
             name,
             Kind.AGGREGATE,
@@ -307,7 +307,7 @@ class Stream:
         keys = self._key(name, on)
         ours_from, theirs_from = (self.flow._origins(one.operator) for one in (self, other))
         if ours_from != theirs_from:
-            raise TraitError(
+            raise FlowError(
                 f"join {name!r}",
                 f"one branch comes from {sorted(ours_from)} and the other from "
                 f"{sorted(theirs_from)}; it pairs branches of the same tuples (for a static table "
@@ -316,7 +316,7 @@ class Stream:
         for key in keys:
             ours, theirs = self.schema.field(key).type, _type_of(name, other, key)
             if ours != theirs:
-                raise TraitError(
+                raise SchemaError(
                     f"join {name!r}",
                     f"key {key!r} is {ours} in one branch and {theirs} in the other",
                 )
@@ -365,7 +365,7 @@ class Stream:
         for key in keys:
             kind = self.schema.field(key).type
             if pa.types.is_floating(kind) or pa.types.is_nested(kind):
-                raise TraitError(
+                raise SchemaError(
                     f"operator {name!r}",
                     f"its key {key!r} is {kind}; use integers, strings, moments or decimals",
                 )
@@ -377,14 +377,14 @@ class Stream:
         for column in known:
             kind = self.schema.field(column).type
             if pa.types.is_nested(kind):
-                raise TraitError(f"operator {name!r}", f"{kind} {column!r} cannot be sorted by")
+                raise SchemaError(f"operator {name!r}", f"{kind} {column!r} cannot be sorted by")
         return known
 
     def _known(self, name: str, what: str, columns: Columns) -> tuple[str, ...]:
         names = listed(f"operator {name!r}", f"its {what}", columns)
         missing = [column for column in names if column not in self.schema.names]
         if missing:
-            raise TraitError(
+            raise SchemaError(
                 f"operator {name!r}",
                 f"its {what} names {missing}, but it gets the columns {self.schema.names}",
             )
@@ -415,7 +415,7 @@ def as_table(name: str, table: Any) -> pa.Table:  # noqa: ANN401
     check_frame(where, table)
     expect_once(where, table.columns)
     if table.isStreaming:
-        raise TraitError(where, "its table is a stream; a lookup needs a static one")
+        raise ArgumentError(where, "its table is a stream; a lookup needs a static one")
     found: pa.Table = table.toArrow().cast(arrow_schema(table.schema))
     return found
 
@@ -424,7 +424,7 @@ def _style(name: str, batch: str | None) -> Style:
     try:
         return Style.ROW if batch is None else {"arrow": Style.ARROW, "pandas": Style.PANDAS}[batch]
     except KeyError:
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}", f"batch={shortened(batch)} means nothing; use 'arrow' or 'pandas'"
         ) from None
 
@@ -434,9 +434,11 @@ def _seconds(name: str, within: float | None) -> float | None:
     if within is None:
         return None
     if isinstance(within, bool) or not isinstance(within, int | float):
-        raise TraitError(f"operator {name!r}", f"switch_within={within!r} is no number of seconds")
+        raise ArgumentError(
+            f"operator {name!r}", f"switch_within={within!r} is no number of seconds"
+        )
     if not 0 < within < math.inf:
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}", f"switch_within={within} means nothing; give seconds above 0"
         )
     return float(within)
@@ -448,31 +450,31 @@ def _check_callables(
     check_name("operator", name)
     for function in functions:
         if not callable(function):
-            raise TraitError(f"operator {name!r}", f"{shortened(function)} cannot be called")
+            raise ArgumentError(f"operator {name!r}", f"{shortened(function)} cannot be called")
         if not accepts(function, arguments):
-            raise TraitError(
+            raise ArgumentError(
                 f"operator {name!r}",
                 f"{shortened(function)} must take {arguments} argument{'s' * (arguments > 1)}",
             )
         if wrong := deferred(function, may_generate):
-            raise TraitError(f"operator {name!r}", f"{shortened(function)} is {wrong}")
+            raise ArgumentError(f"operator {name!r}", f"{shortened(function)} is {wrong}")
 
 
 def _on_error(name: str, given: object) -> DeadLetters | None:
     rule = DeadLetters(given) if isinstance(given, str) else given
     if not isinstance(rule, DeadLetters) or not rule.to:
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}",
             f"on_error={shortened(given)} means nothing; use 'fail', 'drop', the name of an "
             "output, or DeadLetters(to, limit=)",
         )
     expect(f"operator {name!r}", "the limit of failing rows", rule.limit, NUMBER, "a share of 1")
     if rule.to == "fail" and isinstance(given, DeadLetters):
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}", "DeadLetters('fail') sets nothing apart; use on_error='fail'"
         )
     if not 0 <= rule.limit <= 1:
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}", f"the limit of failing rows is a share, not {rule.limit}"
         )
     return None if rule.to == "fail" else rule
@@ -485,7 +487,7 @@ def _on_unreadable(name: str, given: object) -> OnUnreadable:
     try:
         return Unreadable(given)
     except ValueError:
-        raise TraitError(
+        raise ArgumentError(
             f"operator {name!r}",
             f"on_unreadable={shortened(given)} means nothing; use 'fail', 'skip' or a function of "
             "the key, the pickled state and the error",
@@ -494,19 +496,22 @@ def _on_unreadable(name: str, given: object) -> OnUnreadable:
 
 def _type_of(name: str, stream: Stream, column: str) -> pa.DataType:
     if column not in stream.schema.names:
-        raise TraitError(f"join {name!r}", f"{stream.operator} has no column {column!r}")
+        raise SchemaError(f"join {name!r}", f"{stream.operator} has no column {column!r}")
     kind: pa.DataType = stream.schema.field(column).type
     return kind
 
 
 def _inferred(name: str, function: Function, style: Style, schema: pa.Schema) -> pa.Schema:
     """The columns that a function over batches returns, from a dry run on an empty one."""
+    from fries.spark.rehearsal import rehearsed
+
     batch = pa.RecordBatch.from_pylist([], schema=schema)
     empty: Any = batch.to_pandas() if style is Style.PANDAS else batch
     try:
-        made = function(empty)
+        with rehearsed(function) as copy:
+            made = copy(empty)
     except Exception as error:
-        raise TraitError(
+        raise SchemaError(
             f"operator {name!r}",
             f"its dry run on an empty batch failed ({described(error)}); give a schema",
         ) from error
@@ -527,7 +532,7 @@ def _from_frame(name: str, made: Any, dtypes: Any, schema: pa.Schema) -> pa.Sche
     ]
     for column in fields:
         if pa.types.is_null(column.type):
-            raise TraitError(
+            raise SchemaError(
                 f"operator {name!r}",
                 f"an empty frame does not tell the type of its column {column.name!r}; "
                 "give a schema",

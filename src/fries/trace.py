@@ -109,9 +109,16 @@ class Trace:
         index = {name: number for number, name in enumerate(self.operators)}
         history: dict[int, list[int]] = {}
         for number, update in enumerate(self.updates):
-            for name in update:
+            who = self.labels.update(number)
+            if not isinstance(update, Mapping):
+                raise ScheduleError(f"{who} is {update!r}; give versions by the names of operators")
+            for name, version in update.items():
                 if name not in index:
-                    raise ScheduleError(f"{self.labels.update(number)} updates unknown {name!r}")
+                    raise ScheduleError(f"{who} updates unknown {name!r}")
+                if isinstance(version, bool) or not isinstance(version, int | np.integer):
+                    raise ScheduleError(
+                        f"{who} makes version {version!r} of {name!r}; give a whole number"
+                    )
                 history.setdefault(index[name], []).append(number)
         for operator, numbers in history.items():
             numbers.sort(key=lambda number: self.made(number, operator))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fries.arguments import deferred
-from fries.errors import FriesError, OperatorError, TraitError, UpdateRefusedError
+from fries.errors import FriesError, OperatorError, UpdateRefusedError, UsageError
 from fries.failing import shortened
 from fries.labels import code_label
 from fries.runtime.functions import accepts, make_call, never
@@ -119,7 +119,7 @@ def _check_lookup(spec: OperatorSpec, function: Function) -> None:
         )
     try:
         schema = function.schema(takes)
-    except TraitError as error:
+    except UsageError as error:
         raise UpdateRefusedError(spec.name, error.problem) from error
     if not schema.equals(spec.schema):
         raise UpdateRefusedError(
@@ -187,7 +187,7 @@ def _ready(spec: OperatorSpec, takes: pa.Schema) -> OperatorSpec:
     if isinstance(spec.function, Lookup):
         try:
             return replace(spec, takes=takes, schema=spec.function.schema(takes))
-        except TraitError as error:
+        except UsageError as error:
             raise UpdateRefusedError(spec.name, error.problem) from error
     made = replace(spec, takes=takes)
     _dry_run(made, spec.name)
@@ -214,9 +214,16 @@ def _given(spec: OperatorSpec, takes: pa.Schema, is_new: bool, cause: str) -> pa
 
 def _dry_run(spec: OperatorSpec, cause: str) -> None:
     """Call a function over batches on an empty one, which must give the right columns."""
-    if spec.style is Style.ROW or spec.takes is None:
+    if spec.style is Style.ROW or spec.takes is None or spec.function is None:
         return
     empty = pa.RecordBatch.from_pylist([], schema=spec.takes)
+    from fries.spark.rehearsal import rehearsed
+
+    with rehearsed(spec.function) as function:
+        _called(replace(spec, function=function), empty, cause)
+
+
+def _called(spec: OperatorSpec, empty: pa.RecordBatch, cause: str) -> None:
     try:
         make_call(spec)(empty, never)
     except FriesError as error:

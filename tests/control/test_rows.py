@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from fries.control.changes import Change, Rows, WayBack
+from fries.control.changes import Change, Order, Rows, WayBack
 from fries.control.client import ControlClient
 from fries.control.messages import ANY_BATCH, ENCODER, UP, Counted, Counts, Ended, Failed, Taken
 from fries.control.server import ControlServer
-from fries.errors import OperatorError, RolledBackError, TooFewRowsError
+from fries.errors import OperatorError, RolledBackError, TooFewRowsError, WireError
 from fries.events import (
     ChangeAborted,
     ChangeDone,
@@ -77,9 +77,9 @@ def job() -> Iterator[Job]:
     made.close()
 
 
-def handle(change: Change) -> Reconfiguration:
+def handle(change: Change, look: Callable[[], None] = lambda: None) -> Reconfiguration:
     plan = Plan("fries", cast(Any, None), change.order.targets, ())
-    return Reconfiguration(plan, change, cast(Any, None))
+    return Reconfiguration(plan, change, cast(Any, None), look)
 
 
 def in_background(wait: Callable[[], object]) -> Callable[[], object]:
@@ -118,6 +118,29 @@ def test_a_change_is_untried_until_each_target_has_taken_a_row(job: Job) -> None
     assert isinstance(requested, ChangeRequested)
     assert isinstance(done, ChangeDone)
     assert (done.number, done.targets, done.labels) == (1, ("FM", "MC"), ("v2", "v2"))
+
+
+def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> None:
+    looked: list[int] = []
+    change = Change(1, Order(("A",), b"", frozenset()))
+
+    def look() -> None:
+        looked.append(1)
+        if len(looked) == 2:
+            change.move(Phase.DONE, "")
+
+    change.move(Phase.COMMITTED, "")
+    assert not handle(change, look).wait_until_done(timeout=0.0)
+    assert handle(change, look).wait_until_done()
+    assert len(looked) == 2
+
+    def stop() -> None:
+        late.abandon(decided=True)
+        raise WireError("the controller has stopped")
+
+    late = Change(2, Order(("A",), b"", frozenset()))
+    late.move(Phase.COMMITTED, "")
+    assert not handle(late, stop).wait_until_done()
 
 
 def test_rows_of_both_versions_are_told_while_a_change_is_in_transition(job: Job) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 import networkx as nx
 
 from fries.graph import Edge, Emits, Graph
+from fries.mcs import Component
 from fries.plan import Plan
 
 
@@ -59,3 +60,9 @@ def members(plan: Plan) -> set[str]:
 
 def edges_of(plan: Plan) -> set[Edge]:
     return {edge for part in plan.components for edge in part.edges}
+
+
+def is_there_for_a_broadcast(graph: Graph, part: Component, name: str) -> bool:
+    """Whether an operator belongs to a component for some of its output edges only."""
+    outputs = [edge for edge in part.edges if edge.source == name]
+    return name in part.heads and bool(outputs) and all(map(graph.fans_out, outputs))

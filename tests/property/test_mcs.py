@@ -13,6 +13,8 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fries.broadcasts import replicated
+from fries.dominators import END, post_dominators
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning, paths
 from fries.mcs import (
     Component,
@@ -24,7 +26,7 @@ from fries.mcs import (
     prune_unique,
 )
 from fries.schedulers import SCHEDULERS, epoch, fries, fries_unpruned, naive
-from fries.workloads.graphs import w5
+from fries_lab.workloads.graphs import w5
 from tests.property.oracles import (
     ahead_of,
     all_paths,
@@ -32,6 +34,7 @@ from tests.property.oracles import (
     digraph,
     earliest,
     edges_of,
+    is_there_for_a_broadcast,
     members,
     one_to_many_ahead,
 )
@@ -147,7 +150,8 @@ def check_component(graph: Graph, part: Component, targets: Collection[str]) -> 
     into = {edge for name in inside for edge in graph.inputs(name)}
     assert set(part.entries) == into - set(part.edges)
     within = {edge for edge in into if edge.source in inside}
-    assert {edge for edge in within if not graph[edge.source].blocking} == set(part.edges)
+    for edge in within - set(part.edges):
+        assert graph[edge.source].blocking or is_there_for_a_broadcast(graph, part, edge.source)
 
 
 @thorough
@@ -213,7 +217,8 @@ def test_without_one_to_many_operators_all_variants_are_algorithm_2(case: Case) 
 def test_targets_behind_a_kept_one_to_many_operator_share_its_component(case: Case) -> None:
     """Lemma "hybrid-component-extended", with and without pruning."""
     graph, targets = case
-    cut = graph.pipelined
+    copied = replicated(graph.pipelined)
+    cut = copied.graph
     ancestors = one_to_many_ancestors(cut, targets)
     pruned = prune_edge_wise(cut, targets, ancestors) | prune_unique(cut, targets, ancestors)
     for plan, kept in (
@@ -221,7 +226,7 @@ def test_targets_behind_a_kept_one_to_many_operator_share_its_component(case: Ca
         (fries(graph, targets), ancestors - pruned),
     ):
         for name in kept:
-            part = plan.component_of(name)
+            part = plan.component_of(copied.senders.get(name, name))
             assert part is not None
             assert targets & behind(digraph(cut), name) <= set(part.members)
 
@@ -231,15 +236,17 @@ def test_targets_behind_a_kept_one_to_many_operator_share_its_component(case: Ca
 def test_heads_are_targets_or_earliest_ancestors(case: Case) -> None:
     """Lemma "hybrid-component-head": nothing kept that multiplies tuples is ahead of a head."""
     graph, targets = case
-    cut = graph.pipelined
+    copied = replicated(graph.pipelined)
+    cut = copied.graph
     ancestors = one_to_many_ancestors(cut, targets)
     pruned = prune_edge_wise(cut, targets, ancestors) | prune_unique(cut, targets, ancestors)
     for plan, kept in (
         (fries_unpruned(graph, targets), ancestors),
         (fries(graph, targets), ancestors - pruned),
     ):
+        earliest_kept = compute_earliest_ancestors(cut, kept)
         for head in plan.heads:
-            assert head in targets | compute_earliest_ancestors(cut, kept)
+            assert head in targets | {copied.senders.get(name, name) for name in earliest_kept}
             assert not ahead_of(digraph(cut), head) & kept
 
 
@@ -268,29 +275,30 @@ def test_earliest_ancestors_equal_the_loop_over_targets(case: Case) -> None:
 @thorough
 @given(cases(unblocked))
 def test_the_loop_over_targets_gives_the_same_plan_with_broadcasts(case: Case) -> None:
-    """A broadcast may lead to one target only, so the sets can differ; the MCS cannot."""
+    """A broadcast leads to one receiver only: with its Replicate for an operator, as here."""
     graph, targets = case
+    copied = replicated(graph)
     covered = set(targets)
     for target in targets:
-        covered |= earliest(digraph(graph), one_to_many_ahead(graph, target))
-    assert set(find_mcs(graph, covered).vertices) == members(fries_unpruned(graph, targets))
+        covered |= earliest(digraph(copied.graph), one_to_many_ahead(copied.graph, target))
+    mcs = copied.contracted(find_mcs(copied.graph, covered))
+    plan = fries_unpruned(graph, targets)
+    assert (set(mcs.vertices), set(mcs.edges)) == (members(plan), edges_of(plan))
 
 
-def test_where_the_loop_over_targets_differs_in_its_set_only() -> None:
+def test_an_operator_that_multiplies_beside_a_broadcast_is_a_head_of_its_own() -> None:
     """U broadcasts towards T1; towards T2 it is one-to-one, and J multiplies behind it."""
     operators = [
         Operator("U", source=True),
+        Operator("X"),
         Operator("J", emits=Emits.MANY),
         Operator("T1", workers=2),
         Operator("T2"),
     ]
-    graph = Graph(operators, [*paths("U -> J -> T2"), Edge("U", "T1", Partitioning.BROADCAST)])
-    built, targets = digraph(graph), {"T1", "T2"}
-    assert earliest(built, one_to_many_ahead(graph, "T1")) == {"U"}
-    assert earliest(built, one_to_many_ahead(graph, "T2")) == {"J"}
-    assert compute_earliest_ancestors(graph, one_to_many_ancestors(graph, targets)) == {"U"}
-    assert set(find_mcs(graph, {"U", "J", *targets}).vertices) == {"U", "J", "T1", "T2"}
-    assert members(fries_unpruned(graph, targets)) == {"U", "J", "T1", "T2"}
+    broadcast = Edge("U", "T1", Partitioning.BROADCAST)
+    graph = Graph(operators, [*paths("U -> X -> J -> T2"), broadcast])
+    parts = fries_unpruned(graph, {"T1", "T2"}).components
+    assert {part.members for part in parts} == {("U", "T1"), ("J", "T2")}
 
 
 # Algorithm 4: pruning
@@ -441,3 +449,26 @@ def test_a_second_funnel_behind_a_unique_target_does_not_help() -> None:
     graph = Graph(operators, paths("RE -> T -> O -> X"))
     assert [p.heads for p in fries(graph, {"X"}).components] == [("X",)]
     assert [p.heads for p in fries(graph, {"T", "X"}).components] == [("RE",)]
+
+
+# What rule 2 is built on
+
+
+@thorough
+@given(cases(plain))
+def test_post_dominators_are_on_all_paths_to_all_ends(case: Case) -> None:
+    graph, ends = case
+    built = digraph(graph)
+    found = post_dominators(graph, ends)
+    leads = set(ends).union(*(ahead_of(built, end) for end in ends))
+    assert set(found) == leads
+    for name in leads:
+        chain = []
+        while name != END:
+            chain.append(name)
+            name = found[name]
+        first = chain[0]
+        for other in graph.order:
+            rest = built.subgraph(leads - {other})
+            avoided = first in rest and bool(({first} | behind(rest, first)) & set(ends))
+            assert (other in chain) == (not avoided and other in leads)

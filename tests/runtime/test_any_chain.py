@@ -18,6 +18,7 @@ import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from fries.runtime.arrow import Integers
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.pacer import Pacer
@@ -30,11 +31,17 @@ from tests.runtime.test_stage import Script, pickled
 Row = dict[str, Any]
 ROWS: Final = schema(id=pa.int64(), n=pa.int64(), x=pa.float64())
 IN: Final = EdgeSpec(0, "", "O0")
-KINDS: Final = {"filter": Kind.FILTER, "split": Kind.SPLIT, "both": Kind.FLAT_MAP}
+KINDS: Final = {
+    "filter": Kind.FILTER,
+    "split": Kind.SPLIT,
+    "ways": Kind.SPLIT,
+    "both": Kind.FLAT_MAP,
+    "listed": Kind.FLAT_MAP,
+}
 STYLES: Final = {"arrow": Style.ARROW, "pandas": Style.PANDAS}
 NAMES: Final = (
     *("copy", "in_place", "in_place", "keep", "integer", "both"),
-    *("filter", "filter", "split", "arrow", "pandas"),
+    *("filter", "filter", "split", "ways", "listed", "arrow", "pandas"),
 )
 """Those are there twice that change what others may still need."""
 
@@ -45,6 +52,7 @@ class Step:
     def __init__(self, name: str, version: int = 0, fails_on: int = -1) -> None:
         self.name, self.version, self.fails_on = name, version, fails_on
         self._kept: Row = {}
+        self._list: list[Row] = []
         self._memory = np.zeros(1000, dtype=np.int64)
 
     def fails(self) -> bool:
@@ -87,6 +95,16 @@ class Step:
         row["n"] += self.version
         return int(row["n"] % 2)
 
+    def ways(self, row: Row) -> int:
+        """The same, and a union follows."""
+        return self.split(row)
+
+    def listed(self, row: Row) -> list[Row]:
+        """Gives its row and others in a list that it uses again."""
+        self._list[:] = [{**row, "n": row["n"] + more} for more in range(row["id"] % 3)]
+        self._list.append(row)
+        return self._list
+
     def both(self, row: Row) -> Iterator[Row]:
         """Gives its row twice, changed."""
         for _ in range(2):
@@ -112,7 +130,9 @@ class Step:
         given = getattr(self, self.name)(dict(row))
         if self.name in ("filter", "split"):
             return [row] if bool(given) == (self.name == "filter") else []
-        return [dict(one) for one in given] if self.name == "both" else [dict(given)]
+        if self.name == "ways":
+            return [row]
+        return [dict(one) for one in given] if self.name in KINDS else [dict(given)]
 
 
 class Channel(Script):
@@ -133,6 +153,18 @@ class Channel(Script):
         self._configuration.load(2, 1, shipped(self._undo))
         self._configuration.switch(2)
         return True
+
+
+class Records:
+    """By operator, the rows that the audit says it has had."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[int]] = defaultdict(list)
+
+    def record(self, operator: str, version: int, txns: Integers | None, moment: float) -> None:  # noqa: ARG002
+        """Some more of them."""
+        assert txns is not None
+        self.rows[operator] += txns.tolist()
 
 
 def shipped(spec: OperatorSpec) -> bytes:
@@ -156,6 +188,20 @@ def alone(steps: list[Step], count: int) -> dict[int, list[Row]]:
     return found
 
 
+def line(steps: list[Step]) -> tuple[tuple[OperatorSpec, ...], list[EdgeSpec], dict[int, str]]:
+    """The operators of a chain, the edges between them, and whose edge each place is left by."""
+    operators, edges, last = [], [IN], {}
+    for place, step in enumerate(steps):
+        operators.append(operator(place, step))
+        last[place] = f"O{place}"
+        if step.name == "ways":
+            last[place] = f"U{place}"
+            operators.append(OperatorSpec(last[place], Kind.PASS, ROWS))
+            edges += [EdgeSpec(50 + 2 * place + b, f"O{place}", last[place], b) for b in (0, 1)]
+        edges.append(EdgeSpec(place + 1, last[place], f"O{place + 1}"))
+    return tuple(operators), edges, last
+
+
 def first(number: int) -> Row:
     return {"id": number, "n": number * 5, "x": number / 2}
 
@@ -176,18 +222,18 @@ def test_each_row_becomes_what_it_becomes_alone(
     place = data.draw(st.integers(0, len(names) - 1))
     victim = data.draw(st.integers(0, count - 1))
     new = Step(names[place], 1, victim if mode == "taken back" else -1)
-    operators = tuple(itertools.starmap(operator, enumerate(steps)))
-    edges = [IN, *(EdgeSpec(n, f"O{n - 1}", f"O{n}") for n in range(1, len(names) + 1))]
+    operators, edges, last = line(steps)
     outputs = {f"O{len(names)}": len(names)}
     if data.draw(st.booleans()):  # what some operator gives leaves by another way as well
         aside = data.draw(st.integers(0, len(names) - 1))
-        edges.append(EdgeSpec(99, f"O{aside}", "aside"))
+        edges.append(EdgeSpec(99, last[aside], "aside"))
         outputs["aside"] = aside + 1
     configuration = Configuration(operators)
     if mode in ("changed", "taken back"):
         configuration.load(1, 0, shipped(operator(place, new)))
-    script = Channel(configuration, data.draw(st.integers(0, 4)), operators[place])
-    stage = Stage(StageSpec(0, operators, tuple(edges)), configuration, script)
+    undo = operator(place, steps[place])
+    script, records = Channel(configuration, data.draw(st.integers(0, 4)), undo), Records()
+    stage = Stage(StageSpec(0, operators, tuple(edges)), configuration, script, records)
     stage.on_probation = data.draw(st.booleans())
     if mode == "repeated":
         steps[place].fails_on = victim
@@ -196,12 +242,32 @@ def test_each_row_becomes_what_it_becomes_alone(
     for target, end in outputs.items():
         got, old = found[target], alone(steps[:end], count)
         newer = alone([*steps[:place], new, *steps[place + 1 :]][:end], count)
-        if mode in ("as it is", "repeated"):
+        if mode in ("as it is", "repeated") and "ways" not in names:
             assert list(got) == [n for n in range(count) if old[n]], "in order"
+        if "ways" in names:  # of a row that has become several some may have overtaken others
+            for rows in itertools.chain.from_iterable(one.values() for one in (got, old, newer)):
+                rows.sort(key=repr)
         is_new = [got[n] != old[n] for n in range(count)]
         assert all(got[n] == newer[n] for n in range(count) if is_new[n])
         assert not any(is_new) or mode in ("changed", "taken back")
         assert not is_new[victim] or mode == "changed"
+    if mode in ("as it is", "repeated"):
+        assert_noted(steps, count, last, script, records)
+
+
+def assert_noted(
+    steps: list[Step], count: int, last: dict[int, str], script: Script, records: Records
+) -> None:
+    """Counters and audit have of each operator what it takes and gives by itself."""
+    for place in last:
+        taken, given = alone(steps[:place], count), alone(steps[: place + 1], count)
+        rows = [number for number, rows in taken.items() for _ in rows]
+        gives = sum(map(len, given.values()))
+        if steps[place].name == "split":
+            gives = len(rows)
+        for name in {f"O{place}", last[place]} if rows else ():
+            assert script.counts[name] == [len(rows), gives]
+            assert sorted(records.rows[name]) == rows
 
 
 def run(stage: Stage, count: int, size: int) -> dict[str, dict[int, list[Row]]]:
@@ -210,7 +276,8 @@ def run(stage: Stage, count: int, size: int) -> dict[str, dict[int, list[Row]]]:
     found: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     pace: Callable[..., int] = lambda self, left, hurried: min(left, size)  # noqa: E731
     with patch.object(Pacer, "next", pace):
-        leaving = [(edge, made.owned()) for edge, made in stage.run(IN, Chunk.fresh(batch))]
+        rows = Chunk.fresh(batch, np.arange(count))
+        leaving = [(edge, made.owned()) for edge, made in stage.run(IN, rows)]
     for edge, made in leaving:
         for row in made.batch.to_pylist():
             found[edge.target][row["id"]].append(row)

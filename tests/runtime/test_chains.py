@@ -229,6 +229,63 @@ def test_copies_of_rows_are_of_their_own() -> None:
     assert found == {"o1": [-1] * 20, "o2": list(range(20))}
 
 
+def test_a_branch_that_goes_two_ways_is_copied_for_each() -> None:
+    def spoils(row: Row) -> Row:
+        row["n"] = -1
+        return row
+
+    operators = (
+        spec("A", same),
+        spec("S", lambda row: row["n"] % 2, kind=Kind.SPLIT, branches=2),
+        spec("B", spoils),
+        spec("C", same),
+    )
+    ways = EdgeSpec(2, "S", "B", 1), EdgeSpec(3, "S", "C", 1), EdgeSpec(4, "S", "even", 0)
+    out = EdgeSpec(5, "B", "spoilt"), EdgeSpec(6, "C", "odd")
+    edges = (EdgeSpec(0, "", "A"), EdgeSpec(1, "A", "S"), *ways, *out)
+    made, _ = stage(*operators, edges=edges)
+    found: dict[str, list[int]] = defaultdict(list)
+    for edge, one in made.run(edges[0], chunk(20)):
+        found[edge.target] += [row["n"] for row in one.batch.to_pylist()]
+    assert found == {
+        "spoilt": [-1] * 10,
+        "odd": list(range(1, 20, 2)),
+        "even": list(range(0, 20, 2)),
+    }
+
+
+@pytest.mark.parametrize("style", [Style.ROW, Style.ARROW])
+def test_behind_a_union_the_rows_of_a_chunk_go_on_together(
+    style: Style, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call of a function over batches takes them all: a chain of splits cuts nothing up."""
+    sizes: list[int] = []
+
+    def notes(batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(len(batch))
+        return batch
+
+    function = {
+        Style.ROW: lambda row: row["n"] % 2,
+        Style.ARROW: lambda batch: [n % 2 for n in batch["n"].to_pylist()],
+    }[style]
+    operators = (
+        spec("S", function, kind=Kind.SPLIT, branches=2, style=style),
+        OperatorSpec("U", Kind.PASS, SCHEMA),
+        spec("A", notes, style=Style.ARROW),
+    )
+    ways = EdgeSpec(1, "S", "U", 0), EdgeSpec(2, "S", "U", 1)
+    edges = (EdgeSpec(0, "", "S"), *ways, EdgeSpec(3, "U", "A"), EdgeSpec(4, "A", "out"))
+    made, script = stage(*operators, edges=edges)
+    monkeypatch.setattr(made, "_size", lambda left: min(left, 20))
+    leaving = list(made.run(edges[0], chunk(40)))
+    assert sizes == [20, 20]
+    numbers = [row["n"] for _, one in leaving for row in one.batch.to_pylist()]
+    assert numbers == [n + rest for n in (0, 20) for rest in (*range(0, 20, 2), *range(1, 20, 2))]
+    assert [n for _, one in leaving if one.txns is not None for n in one.txns] == numbers
+    assert script.counts == {name: [40, 40] for name in "SUA"}
+
+
 def test_nested_values_are_of_their_own() -> None:
     grown: list[int] = []
 

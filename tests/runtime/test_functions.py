@@ -17,6 +17,7 @@ import pytest
 from fries.errors import OperatorError
 from fries.runtime.functions import LOOKS, Output, accepts, make_call, never
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
+from tests.runtime.test_columns import schema
 
 NUMBERS = pa.schema([("n", pa.int64())])
 BATCH = pa.RecordBatch.from_pydict({"n": [1, 2, 3, 4]}, schema=NUMBERS)
@@ -312,3 +313,20 @@ def test_a_function_accepts_what_its_signature_says(function: Function, count: i
     except TypeError:
         expected = False
     assert accepts(function, count) is expected
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("column", [None, np.nan, pd.NA, "None and nan", "nan"])
+def test_text_that_is_missing_in_all_rows_of_a_frame(column: Any, strict: bool) -> None:  # noqa: ANN401
+    columns = schema(n=pa.int64(), s=pa.string())
+    lists: dict[str, list[Any]] = {"None and nan": [None, np.nan], "nan": [np.nan, np.nan]}
+
+    def misses(frame: pd.DataFrame) -> pd.DataFrame:
+        values: Any = lists[column][: len(frame)] if isinstance(column, str) else column
+        return frame.assign(s=values)
+
+    made = make_call(OperatorSpec("op", Kind.MAP, columns, misses, Style.PANDAS, takes=columns))
+    rows = pa.RecordBatch.from_pylist([{"n": 1, "s": "x"}, {"n": 2, "s": "y"}], schema=columns)
+    found = made(rows, never, strict=strict).data.batch
+    assert found.to_pylist() == [{"n": 1, "s": None}, {"n": 2, "s": None}]
+    assert made(rows.slice(0, 0), never, strict=strict).data.batch.num_rows == 0

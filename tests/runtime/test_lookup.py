@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fries.errors import TraitError
+from fries.errors import UsageError
 from fries.runtime.lookup import Lookup
 
 How = Literal["inner", "left"]
@@ -233,7 +233,7 @@ def test_batches_with_other_columns_one_after_the_other() -> None:
 def test_keys_that_are_refused(
     on: tuple[str, ...], to: tuple[str, ...] | None, problem: str
 ) -> None:
-    with pytest.raises(TraitError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         Lookup(pa.table({"k": [1], "v": [2]}), on, to=to)
 
 
@@ -249,12 +249,12 @@ def test_keys_that_are_refused(
     ids=str,
 )
 def test_types_that_cannot_be_matched_exactly(kind: pa.DataType) -> None:
-    with pytest.raises(TraitError, match=r"key 'k' is .*, which cannot be matched exactly; use"):
+    with pytest.raises(UsageError, match=r"key 'k' is .*, which cannot be matched exactly; use"):
         Lookup(pa.schema([("k", kind)]).empty_table(), ("k",))
 
 
 def test_an_unknown_join() -> None:
-    with pytest.raises(TraitError, match="there is no join 'outer'; choose 'inner' or 'left'"):
+    with pytest.raises(UsageError, match="there is no join 'outer'; choose 'inner' or 'left'"):
         Lookup(pa.table({"k": [1]}), ("k",), "outer")  # type: ignore[arg-type]
 
 
@@ -269,7 +269,7 @@ def test_an_unknown_join() -> None:
 def test_streams_that_are_refused(stream: dict[str, list[Any]], problem: str) -> None:
     join = lookup(k=[1], v=["a"])
     batch = batch_of(**stream)
-    with pytest.raises(TraitError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         join.schema(batch.schema)
-    with pytest.raises(TraitError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         join(batch)

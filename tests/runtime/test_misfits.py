@@ -17,7 +17,7 @@ from fries.runtime.stage import Stage
 from tests.runtime.test_chains import FRAME as FLAT
 from tests.runtime.test_chains import chunk, same, spec, stage
 from tests.runtime.test_runs import MANY_ROWS, WAY_IN, run_rows
-from tests.runtime.test_stage import Script, pickled
+from tests.runtime.test_stage import Script, Steady, pickled
 
 Row = dict[str, Any]
 
@@ -102,6 +102,7 @@ def failing(bad: str, function: Function, *, b: Function, row: int) -> tuple[int
     configuration.load(7, 0, pickled(Shipped({bad: spec(bad, function, FLAT)})))
     script = Script()
     made = Stage(StageSpec(0, operators, edges), configuration, script)
+    made._pacer = Steady()  # all rows are in one chunk, however long rows take
     rows = Chunk(chunk(20, FLAT).batch, np.arange(20) % 2)
     with pytest.raises(OperatorError, match=rf"'n': {row}, "):
         list(made.run(WAY_IN, rows))

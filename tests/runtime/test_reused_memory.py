@@ -144,6 +144,18 @@ def test_two_versions_with_one_memory_do_not_overwrite_each_other() -> None:
     assert sorted(found) == list(range(0, 2 * ROWS, 2))
 
 
+def test_rows_of_two_versions_are_parted_before_the_first_of_them_is_called() -> None:
+    """It may write where the rows for the other one are."""
+    operators = tuple(spec(name, _shared_frame, N, style=Style.PANDAS) for name in "AB")
+    edges = IN, EdgeSpec(1, "A", "B"), EdgeSpec(2, "B", "out")
+    configuration = Configuration(operators)
+    configuration.load(1, 0, pickled(Shipped({"B": operators[1]})))
+    made = Stage(StageSpec(0, operators, edges), configuration, Script())
+    rows = Chunk(numbers().batch, np.arange(ROWS) % 2)
+    found = list(listed(made.run(IN, rows)))
+    assert sorted(found) == list(range(0, 4 * ROWS, 4))
+
+
 def test_one_function_twice_leaves_what_others_read() -> None:
     buffer = Buffer()
     pairs = ("", "A"), ("A", "B"), ("A", "C"), ("B", "b"), ("C", "c")
@@ -180,6 +192,10 @@ _BUFFER: Final = Buffer()
 
 def _shared(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _BUFFER.arrow(batch)
+
+
+def _shared_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    return _BUFFER.pandas(frame)
 
 
 RAW: Final = schema(n=pa.int64(), raw=pa.binary())

@@ -37,7 +37,7 @@ from fries.serializability import Verdict, check_trace
 from fries.stages import Exchange, PhysicalStage, physical
 from fries.trace import updates_of
 from fries.traits import OUTSIDE, graph_of
-from fries.workloads.graphs import running_example, w4, w5
+from fries_lab.workloads.graphs import running_example, w4, w5
 from tests.property.strategies import graphs
 from tests.runtime.test_columns import schema
 from tests.runtime.test_stage import pickled

@@ -14,10 +14,10 @@ from fries.schedulers import (
     multi_version,
     scheduler,
 )
-from fries.sim.behaviour import Behaviour
-from fries.sim.explore import explore
-from fries.sim.model import Action, Model, Scenario, State
-from fries.workloads.graphs import (
+from fries_lab.sim.behaviour import Behaviour
+from fries_lab.sim.explore import explore
+from fries_lab.sim.model import Action, Model, Scenario, State
+from fries_lab.workloads.graphs import (
     join_split_example,
     running_example,
 )

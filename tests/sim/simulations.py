@@ -14,10 +14,10 @@ from fries.graph import Graph
 from fries.plan import Plan
 from fries.protocol.controller import Phase
 from fries.serializability import Verdict, check_trace
-from fries.sim.behaviour import Behaviour
-from fries.sim.engine import Simulation
-from fries.sim.metrics import Probe
-from fries.sim.setup import Cost, Rate, Setup, Spread
+from fries_lab.sim.behaviour import Behaviour
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.metrics import Probe
+from fries_lab.sim.setup import Cost, Rate, Setup, Spread
 
 OVER = (Phase.DONE, Phase.ABORTED)
 LATEST = 60.0

@@ -6,9 +6,9 @@ import pytest
 
 from fries.graph import Graph
 from fries.schedulers import epoch, fries, scheduler
-from fries.sim.engine import Simulation
-from fries.sim.setup import Cost, Setup
-from fries.workloads.graphs import running_example, scope_figure, w3, w5
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.setup import Cost, Setup
+from fries_lab.workloads.graphs import running_example, scope_figure, w3, w5
 from tests.sim.simulations import (
     CONSISTENT,
     Crashed,

@@ -10,11 +10,11 @@ import pytest
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning, paths
 from fries.protocol.controller import Phase
 from fries.schedulers import Scheduler, epoch, fries, multi_version, scheduler
-from fries.sim.behaviour import Behaviour
-from fries.sim.engine import Simulation
-from fries.sim.metrics import Latencies
-from fries.sim.setup import Cost, Rate, Setup, Spread
-from fries.workloads.graphs import running_example, scope_figure, split_figure, w1, w2, w4, w5
+from fries_lab.sim.behaviour import Behaviour
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.metrics import Latencies
+from fries_lab.sim.setup import Cost, Rate, Setup, Spread
+from fries_lab.workloads.graphs import running_example, scope_figure, split_figure, w1, w2, w4, w5
 from tests.sim.simulations import (
     operations,
     outputs,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fries.errors import SimulationError
 from fries.graph import Graph
 from fries.schedulers import (
     Scheduler,
@@ -23,10 +22,11 @@ from fries.schedulers import (
     naive,
     restart,
 )
-from fries.sim.explore import explore, judge, random_walk
-from fries.sim.model import Model, Operation, Scenario, State
 from fries.trace import updates_of
-from fries.workloads.graphs import (
+from fries_lab.errors import SimulationError
+from fries_lab.sim.explore import explore, judge, random_walk
+from fries_lab.sim.model import Model, Operation, Scenario, State
+from fries_lab.workloads.graphs import (
     replicate_cases,
     running_example,
     self_join_figure,

@@ -13,10 +13,10 @@ from fries.protocol.worker import Received
 from fries.schedulers import (
     fries,
 )
-from fries.sim.behaviour import Behaviour
-from fries.sim.explore import explore, random_walk
-from fries.sim.model import Model, Scenario
-from fries.workloads.graphs import (
+from fries_lab.sim.behaviour import Behaviour
+from fries_lab.sim.explore import explore, random_walk
+from fries_lab.sim.model import Model, Scenario
+from fries_lab.workloads.graphs import (
     running_example,
     scope_figure,
 )

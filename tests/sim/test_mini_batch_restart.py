@@ -10,9 +10,9 @@ import pytest
 from fries.plan import Plan
 from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, mini_batch, multi_version, restart
-from fries.sim.engine import Simulation
-from fries.sim.setup import Cost, Setup
-from fries.workloads.graphs import running_example, scope_figure, w5
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.setup import Cost, Setup
+from fries_lab.workloads.graphs import running_example, scope_figure, w5
 from tests.sim.simulations import (
     operations,
     outputs,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fries.graph import Graph
 from fries.schedulers import scheduler
-from fries.sim.engine import Simulation
+from fries_lab.sim.engine import Simulation
 from tests.property.strategies import cases, graphs
 from tests.sim.simulations import (
     Crashed,

@@ -10,8 +10,8 @@ import pytest
 from fries.graph import Graph
 from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, multi_version, restart, scheduler
-from fries.sim.engine import Simulation
-from fries.workloads.graphs import join_split_example, running_example, scope_figure, w5
+from fries_lab.sim.engine import Simulation
+from fries_lab.workloads.graphs import join_split_example, running_example, scope_figure, w5
 from tests.sim.simulations import (
     Crashed,
     crashes_everywhere,

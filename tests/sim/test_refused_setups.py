@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from fries.errors import SimulationError, UnknownOperatorError
+from fries.errors import UnknownOperatorError
 from fries.graph import Graph, Operator, paths
 from fries.schedulers import fries, mini_batch
-from fries.sim.behaviour import Behaviour
-from fries.sim.engine import Simulation
-from fries.sim.setup import Cost, Rate, Setup, Spread
-from fries.workloads.graphs import scope_figure, w1
+from fries_lab.errors import SimulationError
+from fries_lab.sim.behaviour import Behaviour
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.setup import Cost, Rate, Setup, Spread
+from fries_lab.workloads.graphs import scope_figure, w1
 from tests.sim.simulations import (
     outputs,
     settle,

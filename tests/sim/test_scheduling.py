@@ -12,9 +12,9 @@ from fries.graph import Operator as Op
 from fries.plan import Plan
 from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, fries_unpruned, multi_version, naive, scheduler
-from fries.sim.engine import Simulation
-from fries.sim.setup import Cost
-from fries.workloads.graphs import (
+from fries_lab.sim.engine import Simulation
+from fries_lab.sim.setup import Cost
+from fries_lab.workloads.graphs import (
     join_split_example,
     running_example,
     scope_figure,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fries.bench import measure
-from fries.bench import paper_numbers as paper
-from fries.bench.measure import Delays
-from fries.bench.pool import in_process
-from fries.bench.simulated import (
+from fries_lab.bench import measure
+from fries_lab.bench import paper_numbers as paper
+from fries_lab.bench.measure import Delays
+from fries_lab.bench.pool import in_process
+from fries_lab.bench.simulated import (
     DelayTable,
     Inference,
     PruningTable,
@@ -18,9 +18,9 @@ from fries.bench.simulated import (
     simulate_w4,
     simulate_w5,
 )
-from fries.errors import SimulationError
-from fries.workloads import simulated as workloads
-from fries.workloads.simulated import FULL, QUICK
+from fries_lab.errors import SimulationError
+from fries_lab.workloads import simulated as workloads
+from fries_lab.workloads.simulated import FULL, QUICK
 
 SEEDS = [0, 1]
 UNPRINTED = {"LP", "MC"}

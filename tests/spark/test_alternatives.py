@@ -7,10 +7,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
-from fries.experiments.answers import Run, answered, digest
-from fries.experiments.watched import Watched
-from fries.spark.polled import PolledFunction
-from fries.workloads import tpcds
+from fries_lab.experiments.answers import Run, answered, digest
+from fries_lab.experiments.watched import Watched
+from fries_lab.spark.polled import PolledFunction
+from fries_lab.workloads import tpcds
 from tests.spark.streams import Plain, until
 
 

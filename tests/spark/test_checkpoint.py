@@ -9,7 +9,7 @@ from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 
-from fries.errors import LogError, TraitError
+from fries.errors import LogError, UsageError
 from fries.flow import Flow
 from fries.log.files import LocalFiles
 from fries.spark.checkpoint import DEFAULT, HadoopFiles, checkpoint_of, files_of, last_commit
@@ -93,7 +93,7 @@ def test_a_query_that_would_begin_anew_is_not_started_again(stream: DataFrame) -
     flow = Flow("temporary")
     frame = flow.output(flow.source("rows", stream).filter("F", lambda row: True))
     writer = frame.writeStream.foreachBatch(lambda frame, batch: None)
-    with pytest.raises(TraitError, match="begins anew when it is started again"):
+    with pytest.raises(UsageError, match="begins anew when it is started again"):
         flow.start(writer, Supervision())
     flow.stop()
 
@@ -106,5 +106,5 @@ def test_speculative_execution_is_refused(
     monkeypatch.setattr(spark.sparkContext, "getConf", lambda: settings)
     flow = Flow("speculative")
     rows = flow.source("rows", spark.range(3))
-    with pytest.raises(TraitError, match="turn it off"):
+    with pytest.raises(UsageError, match="turn it off"):
         flow.output(rows)

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from fries.errors import DatasetError
-from fries.workloads import folders, generate
-from fries.workloads.payments import Payments, payments, per_user
+from fries_lab.errors import DatasetError
+from fries_lab.workloads import folders, generate
+from fries_lab.workloads.payments import Payments, payments, per_user
 
 SMALL = Payments(seed=3, users=50, merchants=200, fraud_share=0.2)
 ROWS = 2_300

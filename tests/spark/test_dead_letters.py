@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from fries.errors import TraitError
+from fries.errors import UsageError
 from fries.flow import Flow
 from fries.runtime.spec import DeadLetters
 from fries.spark.policy import Supervision
@@ -140,7 +140,7 @@ def test_what_means_nothing_is_refused(
     problem: str,
 ) -> None:
     source = flow.source("rows", spark.range(3).selectExpr("id", "0L AS a"))
-    with pytest.raises(TraitError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         flow.output(source.map("M", invert, on_error=on_error))
 
 
@@ -148,5 +148,5 @@ def test_columns_that_would_be_mistaken_for_those_of_failing_rows_are_refused(
     spark: SparkSession, flow: Flow
 ) -> None:
     source = flow.source("rows", spark.range(3).selectExpr("id", "0L AS error_type"))
-    with pytest.raises(TraitError, match="one name has two types"):
+    with pytest.raises(UsageError, match="one name has two types"):
         flow.output(source.map("M", invert, on_error="rejected"))

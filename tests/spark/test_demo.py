@@ -17,7 +17,7 @@ from rich.console import Console
 from fries.flow import Flow
 from fries.serializability import check_trace
 from fries.trace import TraceBuilder
-from fries.workloads.payments import DDL, payments
+from fries_lab.workloads.payments import DDL, payments
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "fraud_detection.py"
 

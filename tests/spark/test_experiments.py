@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from fries.experiments.queries import Kind, Trial, trial
-from fries.experiments.workflows import TwoModels
-from fries.workloads.payments import DDL, Payments, payments
+from fries_lab.experiments.queries import Kind, Trial, trial
+from fries_lab.experiments.workflows import TwoModels
+from fries_lab.workloads.payments import DDL, Payments, payments
 
 
 def test_delays_of_w5_are_measured_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from fries.errors import (
     AlreadyAppliedError,
     DuplicateOperatorError,
     EmptyUpdateError,
+    FlowStateError,
     NotRunningError,
-    TraitError,
     UnknownOperatorError,
     UpdateRefusedError,
+    UsageError,
 )
 from fries.flow import Flow
 from fries.spark.engine import jobs_over
@@ -115,7 +116,7 @@ def test_a_shuffle_changes_where_rows_are_processed_and_nothing_else(
     assert flow.explain().splitlines()[0] == "flow test: 4 stages, one Spark plan"
     assert "exchange: where -> parity by id, k" in flow.explain()
     assert flow.plan({"where": None}).heads == ("where",)
-    with pytest.raises(TraitError, match=r"names \['nothing'\]"):
+    with pytest.raises(UsageError, match=r"names \['nothing'\]"):
         Flow("other").source("rows", spark.range(3)).map("A", set_a(0), shuffle="nothing")
 
 
@@ -167,7 +168,7 @@ def test_a_change_in_the_middle_of_a_batch_is_all_or_nothing(
     change = flow.reconfigure({"A": set_a(1, 0.002), "B": set_b(1)}, scheduler)
     assert change.wait(PATIENCE)
     undone = flow.reconfigure({"A": set_a(2, 0.002), "B": set_b(2)}, scheduler)
-    with pytest.raises(TraitError, match=r"the timeout of wait\(\) is '60'; give seconds"):
+    with pytest.raises(UsageError, match=r"the timeout of wait\(\) is '60'; give seconds"):
         change.wait("60")  # type: ignore[arg-type]
     assert undone.wait(PATIENCE), "the same components: no need to wait for the end of the batch"
     rows = running.rows()
@@ -206,7 +207,7 @@ def test_an_audit_must_be_asked_for(spark: SparkSession, flow: Flow) -> None:
     with pytest.raises(NotRunningError):
         flow.audit()
     chain(flow, numbered(spark, 1))
-    with pytest.raises(TraitError, match="audit=folder"):
+    with pytest.raises(UsageError, match="audit=folder"):
         flow.audit()
 
 
@@ -248,6 +249,26 @@ def test_a_streaming_query_is_changed_and_the_change_is_done_with_the_next_batch
     assert by_id[-1] == (2, 2)
 
 
+def test_waiting_until_a_flow_runs_and_a_change_is_done(spark: SparkSession, flow: Flow) -> None:
+    with pytest.raises(NotRunningError):
+        flow.wait_until_running()
+    frame = chain(flow, numbered(spark, 2000), 0.002)
+    assert not flow.wait_until_running(timeout=0.0)
+    with pytest.raises(UnknownOperatorError, match="no operator named 'C'"):
+        flow.wait_until_running("C")
+    wrong: Any = "1"
+    with pytest.raises(UsageError, match="the timeout is '1'"):
+        flow.wait_until_running(timeout=wrong)
+    running = Running(frame)
+    assert flow.wait_until_running("B")
+    assert flow.counters["B"].taken > 0
+    change = flow.reconfigure({"A": set_a(1), "B": set_b(1)})
+    assert not change.wait_until_done(timeout=0.0), "the job goes on"
+    assert change.wait_until_done()
+    assert change.state == "done"
+    assert len(running.rows()) == 2000
+
+
 def test_bad_updates_are_refused_and_the_job_goes_on(spark: SparkSession, flow: Flow) -> None:
     running = Running(chain(flow, numbered(spark, 2000), 0.002))
     until(lambda: runs(flow))
@@ -255,7 +276,7 @@ def test_bad_updates_are_refused_and_the_job_goes_on(spark: SparkSession, flow: 
         flow.reconfigure({"C": set_a(1)})
     with pytest.raises(EmptyUpdateError):
         flow.reconfigure({})
-    with pytest.raises(TraitError, match=r"operators to functions: \{'A': function\}"):
+    with pytest.raises(UsageError, match=r"operators to functions: \{'A': function\}"):
         flow.reconfigure("A", set_a(1))  # type: ignore[arg-type]
     with pytest.raises(UpdateRefusedError, match="no function to replace"):
         flow.reconfigure({"rows": set_a(1)})
@@ -316,45 +337,45 @@ def test_bad_flows_are_refused(spark: SparkSession, flow: Flow) -> None:
     with pytest.raises(DuplicateOperatorError):
         rows.map("rows", set_a(1))
     other = rows.map("other", lambda row: {"x": 1}, schema="x long")
-    with pytest.raises(TraitError, match="make names, order and types equal"):
+    with pytest.raises(UsageError, match="make names, order and types equal"):
         rows.union("U", other)
-    with pytest.raises(TraitError, match="dry run on an empty batch failed"):
+    with pytest.raises(UsageError, match="dry run on an empty batch failed"):
         rows.map("broken", lambda frame: frame["missing"], batch="pandas")
     with pytest.raises(NotRunningError):
         flow.reconfigure({"other": set_a(1)})
     flow.output(other)
-    with pytest.raises(TraitError, match="its output is built"):
+    with pytest.raises(FlowStateError, match="its output is built"):
         rows.map("late", set_a(1))
 
 
 def test_operators_that_mean_nothing_are_refused(spark: SparkSession, flow: Flow) -> None:
     columns = numbered(spark, 10).selectExpr("*", "array(a) AS many", "a / 2D AS half")
     rows = flow.source("rows", columns)
-    with pytest.raises(TraitError, match="operator '': give the operator a name"):
+    with pytest.raises(UsageError, match="operator '': give the operator a name"):
         rows.map("", set_a(1))
-    with pytest.raises(TraitError, match="operator 'A': 7 cannot be called"):
+    with pytest.raises(UsageError, match="operator 'A': 7 cannot be called"):
         rows.map("A", 7)  # type: ignore[arg-type]
     for within in (0, -1.0, float("nan"), float("inf"), True, "1 s"):
-        with pytest.raises(TraitError, match=f"operator 'A': switch_within={within!r} "):
+        with pytest.raises(UsageError, match=f"operator 'A': switch_within={within!r} "):
             rows.map("A", lambda row: row, switch_within=within)  # type: ignore[arg-type]
-    with pytest.raises(TraitError, match="operator 'P': None cannot be called"):
+    with pytest.raises(UsageError, match="operator 'P': None cannot be called"):
         rows.process("P", None, key="id")  # type: ignore[arg-type]
-    with pytest.raises(TraitError, match="operator 'G': 'sum' cannot be called"):
+    with pytest.raises(UsageError, match="operator 'G': 'sum' cannot be called"):
         rows.aggregate("G", max, "n long", result="sum")  # type: ignore[arg-type]
-    with pytest.raises(TraitError, match="batch='numpy' means nothing; use 'arrow' or 'pandas'"):
+    with pytest.raises(UsageError, match="batch='numpy' means nothing; use 'arrow' or 'pandas'"):
         rows.map("A", set_a(1), batch="numpy")  # type: ignore[arg-type]
-    with pytest.raises(TraitError, match="split 'SP': it cannot have 0 branches"):
+    with pytest.raises(UsageError, match="split 'SP': it cannot have 0 branches"):
         rows.split("SP", lambda row: 0, branches=0)
     for key in ("half", "many"):
-        with pytest.raises(TraitError, match=f"operator 'P': its key '{key}' is .*; use integers"):
+        with pytest.raises(UsageError, match=f"operator 'P': its key '{key}' is .*; use integers"):
             rows.process("P", max, key=key)
-    with pytest.raises(TraitError, match=r"operator 'P': .* 'many' cannot be sorted by"):
+    with pytest.raises(UsageError, match=r"operator 'P': .* 'many' cannot be sorted by"):
         rows.process("P", max, key="id", order_by=("id", "many"))
-    with pytest.raises(TraitError, match=r"operator 'P': its order_by names \['when'\], but it ge"):
+    with pytest.raises(UsageError, match=r"operator 'P': its order_by names \['when'\], but it ge"):
         rows.process("P", max, key="id", order_by="when")
-    with pytest.raises(TraitError, match=r"aggregate 'G': its schema lacks the key columns \['id"):
+    with pytest.raises(UsageError, match=r"aggregate 'G': its schema lacks the key columns \['id"):
         rows.aggregate("G", max, "n long", key="id")
-    with pytest.raises(TraitError, match="flow 'none': it cannot have 0 key groups"):
+    with pytest.raises(UsageError, match="flow 'none': it cannot have 0 key groups"):
         Flow("none", groups=0)
     assert flow.graph.order == ("rows",), "what is refused leaves nothing behind"
 
@@ -363,38 +384,38 @@ def test_streams_that_do_not_belong_together_are_refused(spark: SparkSession, fl
     rows, more = (flow.source(name, numbered(spark, 10)) for name in ("rows", "more"))
     stranger = Flow("another").source("rows", numbered(spark, 10))
     with pytest.raises(
-        TraitError, match="operator 'U': its input 'rows' belongs to flow 'another'"
+        UsageError, match="operator 'U': its input 'rows' belongs to flow 'another'"
     ):
         rows.union("U", stranger)
     with pytest.raises(
-        TraitError, match="operator 'J': its input 'rows' belongs to flow 'another'"
+        UsageError, match="operator 'J': its input 'rows' belongs to flow 'another'"
     ):
         rows.join("J", stranger, on="id")
-    with pytest.raises(TraitError, match="output 'output': the stream belongs to another flow"):
+    with pytest.raises(UsageError, match="output 'output': the stream belongs to another flow"):
         flow.output(stranger)
     with pytest.raises(
-        TraitError, match=r"one branch comes from \['rows'\] and the other from \['m"
+        UsageError, match=r"one branch comes from \['rows'\] and the other from \['m"
     ):
         rows.map("A", set_a(1)).join("J", more.map("B", set_b(1)), on="id")
     totals = rows.aggregate("G", max, "id long, n long", key="id")
-    with pytest.raises(TraitError, match=r"join 'J': one branch comes from .*; it pairs branches"):
+    with pytest.raises(UsageError, match=r"join 'J': one branch comes from .*; it pairs branches"):
         rows.join("J", totals, on="id")
     live = spark.readStream.format("rate").load()
-    with pytest.raises(TraitError, match="source 'live': a flow has streams or static tables for"):
+    with pytest.raises(UsageError, match="source 'live': a flow has streams or static tables for"):
         flow.source("live", live)
 
 
 def test_outputs_that_cannot_be_told_apart_are_refused(spark: SparkSession, flow: Flow) -> None:
     rows = flow.source("rows", numbered(spark, 3))
     named = rows.map("A", lambda row: {"_output": "mine"}, schema="_output string")
-    with pytest.raises(TraitError, match="'_output' is there twice, or a name of Fries"):
+    with pytest.raises(UsageError, match="'_output' is there twice, or a name of Fries"):
         flow.output(one=named, two=rows)
     text = rows.map("B", lambda row: {"id": "text"}, schema="id string")
-    with pytest.raises(TraitError, match="one name has two types; rename one"):
+    with pytest.raises(UsageError, match="one name has two types; rename one"):
         flow.output(one=text, two=rows)
-    with pytest.raises(TraitError, match="flow 'test': it has no output; name at least one stream"):
+    with pytest.raises(UsageError, match="flow 'test': it has no output; name at least one stream"):
         flow.output()
-    with pytest.raises(TraitError, match="output 'rows': an operator is called so"):
+    with pytest.raises(UsageError, match="output 'rows': an operator is called so"):
         flow.output(rows=named)
     assert {row["_output"] for row in flow.output(named).collect()} == {"mine"}, "if it is alone"
 
@@ -403,17 +424,17 @@ def test_outputs_and_joins_that_cannot_be_told_apart_are_refused(spark: SparkSes
     flow = Flow("one")
     rows = flow.source("rows", spark.range(3))
     upper = rows.map("A", lambda row: {"ID": 1}, schema="ID long")
-    with pytest.raises(TraitError, match="'ID' is there twice"):
+    with pytest.raises(UsageError, match="'ID' is there twice"):
         flow.output(one=rows, two=upper)
-    with pytest.raises(TraitError, match="a stream without a name is called so"):
+    with pytest.raises(UsageError, match="a stream without a name is called so"):
         flow.output(rows, output=upper)
     stranger = Flow("two").source("others", spark.range(3))
-    with pytest.raises(TraitError, match="belongs to flow 'two'"):
+    with pytest.raises(UsageError, match="belongs to flow 'two'"):
         rows.join("J", stranger, on="id")
     total = rows.aggregate("G", max, "id long, n long", key="id")
     copies = total.replicate("copies")
     copies.map("M", dict).join("together", copies, on="id")
-    with pytest.raises(TraitError, match=r"'copies' already; put .replicate\('a name'\) behind it"):
+    with pytest.raises(UsageError, match=r"'copies' already; put .replicate\('a name'\) behind it"):
         total.map("N", dict)
 
 
@@ -470,7 +491,7 @@ def test_frames_keep_the_types_of_columns_that_are_not_changed(
     rows = spark.range(3).selectExpr("id", "concat('n', id) AS name", "timestamp_millis(id) AS t")
     made = flow.source("rows", rows).map("M", lambda frame: frame.assign(n=1), batch="pandas")
     assert flow.output(made).dtypes == [*rows.dtypes, ("n", "bigint")]
-    with pytest.raises(TraitError, match="does not tell the type of its column 's'"):
+    with pytest.raises(UsageError, match="does not tell the type of its column 's'"):
         Flow("other").source("rows", rows).map(
             "M", lambda frame: frame.assign(s="x"), batch="pandas"
         )
@@ -480,7 +501,7 @@ def test_an_audit_folder_of_another_run_is_refused(spark: SparkSession, tmp_path
     for problem in ("", "it has files of another run"):
         flow = Flow("audited", audit=tmp_path)
         if problem:
-            with pytest.raises(TraitError, match=problem):
+            with pytest.raises(UsageError, match=problem):
                 chain(flow, numbered(spark, 5))
         else:
             assert len(chain(flow, numbered(spark, 5)).collect()) == 5

@@ -13,7 +13,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.window import Window
 
-from fries.errors import AbortedError, TraitError, UpdateRefusedError
+from fries.errors import (
+    AbortedError,
+    FlowStateError,
+    UpdateRefusedError,
+)
 from fries.flow import Flow
 from fries.updates import Update
 from tests.spark.streams import PATIENCE, FileStream, start, start_plainly, stop, until
@@ -258,7 +262,7 @@ def test_a_query_without_rows_can_be_changed_again_and_again(
     second = flow.reconfigure({"FM": Update(recent_10, migrate=widen), "F": lambda row: True})
     assert first.state == "untried"
     assert second.wait(PATIENCE)
-    with pytest.raises(TraitError, match="its query is running; stop it first"):
+    with pytest.raises(FlowStateError, match="its query is running; stop it first"):
         flow.start(spark.readStream.format("rate").load().writeStream)
     with pytest.raises(UpdateRefusedError, match="its table or schema is of no use"):
         flow.reconfigure({"FM": Update(recent_5, schema="id lnog")})

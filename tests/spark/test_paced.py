@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fries.experiments.schedule import Pace, Schedule
-from fries.spark.paced import paced
-from fries.workloads.payments import Payments, payments
+from fries_lab.experiments.schedule import Pace, Schedule
+from fries_lab.spark.paced import paced
+from fries_lab.workloads.payments import Payments, payments
 
 KNOWN = 50
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import fries
-from fries.errors import TraitError, UpdateRefusedError
+from fries.errors import UpdateRefusedError, UsageError
 from fries.flow import Flow
 from fries.stream import Stream
 from tests.spark.streams import FileStream
@@ -127,7 +127,7 @@ BUILDING: dict[str, tuple[Callable[[Any], object], str]] = {
 @pytest.mark.parametrize("case", BUILDING)
 def test_wrong_arguments_are_refused_with_what_was_meant(rows: Stream, case: str) -> None:
     call, problem = BUILDING[case]
-    with pytest.raises(TraitError, match=f"(?s){problem}"):
+    with pytest.raises(UsageError, match=f"(?s){problem}"):
         call(rows)
 
 
@@ -135,21 +135,21 @@ def test_a_query_is_started_with_a_writer_and_nothing_else(rows: Stream) -> None
     flow: Any = rows.flow
     frame = flow.output(rows)
     for wrong in (rows, frame, frame.writeStream.trigger, None, "memory"):
-        with pytest.raises(TraitError, match=r"start\(\) takes a writer, and is given"):
+        with pytest.raises(UsageError, match=r"start\(\) takes a writer, and is given"):
             flow.start(wrong)
-    with pytest.raises(TraitError, match=r"the supervision is .*; give fries\.Supervision"):
+    with pytest.raises(UsageError, match=r"the supervision is .*; give fries\.Supervision"):
         flow.start(frame.writeStream, {"restarts": 5})
-    with pytest.raises(TraitError, match="replace_functions is 'no'; give True, False or nothing"):
+    with pytest.raises(UsageError, match="replace_functions is 'no'; give True, False or nothing"):
         flow.start(frame.writeStream, None, "no")
-    with pytest.raises(TraitError, match="its timeout is '60'; give seconds, such as 60"):
+    with pytest.raises(UsageError, match="its timeout is '60'; give seconds, such as 60"):
         flow.reconfigure({"rows": dict}, timeout="60")
-    with pytest.raises(TraitError, match="its note is 17; give a text for the history"):
+    with pytest.raises(UsageError, match="its note is 17; give a text for the history"):
         flow.reconfigure({"rows": dict}, note=17)
 
 
 def test_frames_of_spark_connect_are_refused_by_name(rows: Stream) -> None:
     frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
-    with pytest.raises(TraitError, match="source 'c': its DataFrame is one of Spark Connect"):
+    with pytest.raises(UsageError, match="source 'c': its DataFrame is one of Spark Connect"):
         rows.flow.source("c", frame)
 
 
@@ -160,7 +160,7 @@ def test_a_stopped_flow_says_that_it_was_stopped(rows: Stream) -> None:
         lambda: rows.flow.start(frame.writeStream.format("noop")),
         lambda: rows.flow.reconfigure({"m": dict}),
     ):
-        with pytest.raises(TraitError, match=r"flow\.stop\(\) has ended it; build it again"):
+        with pytest.raises(UsageError, match=r"flow\.stop\(\) has ended it; build it again"):
             call()
 
 
@@ -196,7 +196,7 @@ def test_a_table_whose_columns_share_a_name_is_refused_with_the_names(
     }
     table = tables[kind]
     problem = "its table has several columns named 'a', 'b'; rename them, or drop all but one"
-    with pytest.raises(TraitError, match=f"lookup 'names': {problem}"):
+    with pytest.raises(UsageError, match=f"lookup 'names': {problem}"):
         rows.lookup("names", table, on="id")
     rows.flow.output(rows.lookup("names", spark.range(3), on="id"))
     with pytest.raises(UpdateRefusedError, match=problem):

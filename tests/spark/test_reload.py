@@ -46,6 +46,26 @@ def count(state, row):
     return state, {**row, "n": state.sum}
 """
 
+SCORING = """
+import threading
+
+sessions = {}
+lock = threading.Lock()
+
+class Session:
+    def __init__(self, by):
+        self.by, self.lock = by, threading.Lock()
+
+def score(batch, by=1):
+    with lock:
+        session = sessions.setdefault(by, Session(by))
+    frame = batch.to_pandas()
+    return batch.from_pandas(frame.assign(a=session.by))
+
+def doubled(batch):
+    return score(batch, by=2)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -53,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
-    for name in ("edited_helpers", "edited_operators", "edited_tables"):
+    for name in ("edited_helpers", "edited_operators", "edited_tables", "edited_scoring"):
         sys.modules.pop(name, None)
 
 
@@ -134,5 +154,26 @@ def test_a_change_that_would_find_old_data_on_the_workers_is_aborted(
         with pytest.raises(AbortedError, match=r"edited_tables\.RATE is other code here"):
             change.wait(60)
         assert add() == 3
+    finally:
+        stop(flow)
+
+
+def test_sessions_that_a_rehearsal_opens_in_the_driver_are_no_other_code(
+    spark: SparkSession, folder: Path
+) -> None:
+    ours = written(folder, "edited_scoring", SCORING)
+    spark.sparkContext.addPyFile(str(folder / "edited_scoring.py"))
+    stream = FileStream(spark, folder / "in", "id long, a long")
+    flow = fries.Flow("scoring")
+    scored = flow.source("rows", stream.frame).map("score", ours.score, batch="arrow")
+    start(flow, flow.output(scored), folder)
+    try:
+        for number, function in enumerate((ours.score, ours.doubled, ours.score)):
+            if number:
+                assert flow.reconfigure({"score": function}).wait(60)
+            stream.add([{"id": number, "a": 0}])
+            until(lambda: stream.done(flow), flow)
+        found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()
+        assert [row.a for row in found] == [1, 2, 1]
     finally:
         stop(flow)

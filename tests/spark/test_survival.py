@@ -18,8 +18,8 @@ from fries.errors import (
     LogMismatchError,
     NotRunningError,
     RolledBackError,
-    TraitError,
     UpdateRefusedError,
+    UsageError,
 )
 from fries.flow import Flow
 from fries.spark.policy import Supervision
@@ -300,7 +300,7 @@ def test_without_rollback_a_failing_change_stops_the_query(job: Job) -> None:
     with pytest.raises(StreamingQueryException, match="not 33"):
         query.awaitTermination(PATIENCE)
     assert change.state != "rolled back"
-    with pytest.raises(TraitError, match="cannot be negative"):
+    with pytest.raises(UsageError, match="cannot be negative"):
         Supervision(restarts=-1)
 
 

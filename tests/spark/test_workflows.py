@@ -17,12 +17,12 @@ from rich.console import Console
 from fries import Flow, Function, Reconfiguration
 from fries.plan import Plan
 from fries.reconfiguration import IN_PLACE
-from fries.workloads import tpcds, w1, w2, w3, w4, w5
-from fries.workloads.features import MERCHANT_STEPS, USER_STEPS, sequences
-from fries.workloads.generate import USERS_DDL
-from fries.workloads.layouts import Layout
-from fries.workloads.models import Inference, Model, trained
-from fries.workloads.payments import DDL, Payments, payments, per_user
+from fries_lab.workloads import tpcds, w1, w2, w3, w4, w5
+from fries_lab.workloads.features import MERCHANT_STEPS, USER_STEPS, sequences
+from fries_lab.workloads.generate import USERS_DDL
+from fries_lab.workloads.layouts import Layout
+from fries_lab.workloads.models import Inference, Model, trained
+from fries_lab.workloads.payments import DDL, Payments, payments, per_user
 from tests.spark.streams import stop, until
 
 ROWS = pa.Table.from_batches([payments(0, 400, Payments(seed=3, users=20, merchants=64))])

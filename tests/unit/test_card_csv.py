@@ -16,11 +16,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fries.cli import app
-from fries.errors import DatasetError
-from fries.workloads import card_csv, folders
-from fries.workloads.features import vector
-from fries.workloads.payments import SCHEMA, per_user
+from fries_lab.cli import app
+from fries_lab.errors import DatasetError
+from fries_lab.workloads import card_csv, folders
+from fries_lab.workloads.features import vector
+from fries_lab.workloads.payments import SCHEMA, per_user
 
 HEADER = [
     "User", "Card", "Year", "Month", "Day", "Time", "Amount", "Use Chip", "Merchant Name",
@@ -237,7 +237,7 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
-from fries.cli import app
+from fries_lab.cli import app
 app()
 """
 

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it writes, and how it refuses."""
+"""The command line of the lab: what it prints, what it writes, and how it refuses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from fries import cli
-from fries.bench import simulated
-from fries.errors import SimulationError
-from fries.workloads import tpcds
+from fries_lab import cli
+from fries_lab.bench import simulated
+from fries_lab.errors import SimulationError
+from fries_lab.workloads import tpcds
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -25,7 +25,7 @@ def run(*arguments: str | Path) -> Result:
 def test_the_version_is_the_package_s() -> None:
     result = run("--version")
     assert result.exit_code == 0
-    assert result.stdout == f"fries {version('fries-spark')}\n"
+    assert result.stdout == f"fries-lab {version('fries-lab')}\n"
 
 
 def refused(result: Result, reason: str) -> None:
@@ -33,7 +33,7 @@ def refused(result: Result, reason: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith("fries: ")
+    assert line.startswith("fries-lab: ")
     assert reason in line
 
 
@@ -104,16 +104,6 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     refused(quick(file / "below", "W4"), f"cannot write to {file / 'below'}")
 
 
-def test_missing_matplotlib_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    refused(quick(tmp_path, "W1"), "fries-spark[plots]")
-    assert not list(tmp_path.iterdir())
-    without_figures = quick(tmp_path, "W4", "--jobs", "1")
-    assert without_figures.exit_code == 0
-
-
 def test_a_simulation_that_fails_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,4 +168,6 @@ def test_an_interrupted_run_says_what_is_kept(
     monkeypatch.setattr(tpcds, "write_tpcds", interrupted)
     result = run("data", "tpcds", tmp_path)
     assert result.exit_code == 130
-    assert result.stderr == ("fries: interrupted; finished files are kept, run it again to go on\n")
+    assert result.stderr == (
+        "fries-lab: interrupted; finished files are kept, run it again to go on\n"
+    )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fries.experiments import choke
-from fries.experiments.delay_tables import (
+from fries_lab.experiments import choke
+from fries_lab.experiments.delay_tables import (
     NAIVE,
     PRUNED,
     TPCDS,
@@ -25,11 +25,11 @@ from fries.experiments.delay_tables import (
     parts,
     shared_out,
 )
-from fries.experiments.experiment import Bench, Experiment
-from fries.experiments.profiles import QUICK
-from fries.experiments.queries import Kind, Trial
-from fries.experiments.workflows import Workflow
-from fries.workloads import graphs
+from fries_lab.experiments.experiment import Bench, Experiment
+from fries_lab.experiments.profiles import QUICK
+from fries_lab.experiments.queries import Kind, Trial
+from fries_lab.experiments.workflows import Workflow
+from fries_lab.workloads import graphs
 
 STAGES = {"F1": 0, "U2": 0, "FD1": 1, "LP": 1, "FD2": 2, "MC": 2, "F2": 2}
 STAGES5 = {"RE": 0, "F4": 0, "FD3": 1, "FD4": 1, "S1": 2, "F3": 2, "SJ": 3, "E1": 3}

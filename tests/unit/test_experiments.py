@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fries.errors import DatasetError, ExperimentError
-from fries.experiments.catalogue import EXPERIMENTS, chosen
-from fries.experiments.comparisons import ENOUGH
-from fries.experiments.experiment import Bench, Experiment, Part, Report, Table
-from fries.experiments.lab import Lab
-from fries.experiments.machine import UNKNOWN, commit, cpu, machine
-from fries.experiments.page import write_page
-from fries.experiments.profiles import PAPER, QUICK, Profile, profile_of
-from fries.experiments.queries import nearest
-from fries.experiments.runner import Runner
-from fries.workloads import graphs
+from fries_lab.errors import DatasetError, ExperimentError
+from fries_lab.experiments.catalogue import EXPERIMENTS, chosen
+from fries_lab.experiments.comparisons import ENOUGH
+from fries_lab.experiments.experiment import Bench, Experiment, Part, Report, Table
+from fries_lab.experiments.lab import Lab
+from fries_lab.experiments.machine import UNKNOWN, commit, cpu, machine
+from fries_lab.experiments.page import write_page
+from fries_lab.experiments.profiles import PAPER, QUICK, Profile, profile_of
+from fries_lab.experiments.queries import nearest
+from fries_lab.experiments.runner import Runner
+from fries_lab.workloads import graphs
 
 
 class NoSpark:
@@ -265,9 +265,9 @@ def test_the_page_leaves_out_what_was_not_run(tmp_path: Path) -> None:
 
 def test_data_for_the_paper_must_be_there(tmp_path: Path) -> None:
     lab = Lab(PAPER, tmp_path / "parts", tmp_path / "data", Console())
-    with pytest.raises(DatasetError, match="fries data payments"):
+    with pytest.raises(DatasetError, match="fries-lab data payments"):
         lab.payments(10)
-    with pytest.raises(DatasetError, match="fries data tpcds"):
+    with pytest.raises(DatasetError, match="fries-lab data tpcds"):
         lab.tpcds(100)
 
 

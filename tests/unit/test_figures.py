@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fries.experiments.estimates import Estimate
-from fries.experiments.figures import Panel, decades, draw_delays, draw_rows
+from fries_lab.experiments.estimates import Estimate
+from fries_lab.experiments.figures import Panel, decades, draw_delays, draw_rows
 
 ZERO = Estimate(0.0, 0.0, 0.0, 5)
 SOME = Estimate(20.0, 3.0, 400.0, 5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fries import listening
-from fries.errors import TraitError
+from fries.errors import UsageError
 from fries.events import Event, QueryEnded
 from fries.flow import Flow
 from fries.graph import Edge, Graph, Operator
@@ -53,5 +53,5 @@ def test_a_listener_that_cannot_be_called_is_refused_at_once(
     callback: Any,  # noqa: ANN401
     problem: str,
 ) -> None:
-    with pytest.raises(TraitError, match=problem):
+    with pytest.raises(UsageError, match=problem):
         Flow("demo").listen(callback)

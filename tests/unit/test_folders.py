@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fries.errors import DatasetError
-from fries.workloads import folders
+from fries_lab.errors import DatasetError
+from fries_lab.workloads import folders
 
 RECIPE = {"kind": "payments", "rows": 7}
 
 
 def test_a_dataset_is_there_when_its_marker_is(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
-    with pytest.raises(DatasetError, match="no dataset; make it with: fries data payments"):
+    with pytest.raises(DatasetError, match="no dataset; make it with: fries-lab data payments"):
         folders.require(folder, "payments")
     folders.begin(folder, RECIPE)
     with pytest.raises(DatasetError, match="not complete"):

@@ -18,6 +18,7 @@ import pytest
 
 from fries import errors
 from fries.errors import (
+    ArgumentError,
     CycleError,
     DuplicateEdgeError,
     DuplicateOperatorError,
@@ -28,7 +29,7 @@ from fries.errors import (
     UnreachableOperatorError,
 )
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning, paths
-from fries.workloads.graphs import scope_figure, w2, w3
+from fries_lab.workloads.graphs import scope_figure, w2, w3
 
 
 def source(name: str, workers: int = 1) -> Operator:
@@ -217,10 +218,13 @@ def test_contradictory_traits(
         ({"emits": "one-to-many"}, "operator 'A': emits is 'one-to-many'; give a member of Emits"),
         ({"workers": 1.5}, "operator 'A': workers is 1.5; give a whole number"),
         ({"workers": True}, "operator 'A': workers is True; give a whole number"),
+        ({"unique": "no"}, "operator 'A': unique is 'no'; give True or False"),
+        ({"blocking": 0}, "operator 'A': blocking is 0; give True or False"),
+        ({"source": None}, "operator 'A': source is None; give True or False"),
     ],
 )
 def test_operators_with_fields_of_a_wrong_type(traits: dict[str, Any], problem: str) -> None:
-    with pytest.raises(TraitError, match=re.escape(problem)):
+    with pytest.raises(ArgumentError, match=re.escape(problem)):
         Graph([Operator(**{"name": "A", "source": True, **traits})], [])
 
 
@@ -231,17 +235,51 @@ def test_operators_with_fields_of_a_wrong_type(traits: dict[str, Any], problem: 
         ({"key": "city"}, """key is 'city'; give a tuple of names, such as key=("city",)"""),
         ({"key": ["user"]}, """give a tuple of names, such as key=("user",)"""),
         ({"key": (1,)}, """key is 1; give a tuple of names, such as key=("user",)"""),
+        ({"target": 1}, "an end is 1; give the name of an operator"),
     ],
 )
 def test_edges_with_fields_of_a_wrong_type(traits: dict[str, Any], problem: str) -> None:
     edge = Edge(**{"source": "S", "target": "A", "partitioning": Partitioning.HASH, **traits})
-    with pytest.raises(TraitError, match="edge S -> A: .*" + re.escape(problem)):
+    with pytest.raises(ArgumentError, match="edge S -> [A1]: .*" + re.escape(problem)):
         Graph([source("S"), Operator("A")], [edge])
+
+
+@pytest.mark.parametrize(
+    ("operators", "edges", "problem"),
+    [
+        (["S"], [], "the operators of a graph: one is 'S'; give Operator(...)"),
+        (None, [], "the operators of a graph: they are None; give a list of them"),
+        ([source("S")], [("S", "A")], "the edges of a graph: one is ('S', 'A'); give Edge(...)"),
+        ([source("S")], Edge("S", "A"), "the edges of a graph: they are Edge("),
+    ],
+)
+def test_a_graph_of_something_else(operators: Any, edges: Any, problem: str) -> None:  # noqa: ANN401
+    with pytest.raises(ArgumentError, match=re.escape(problem)):
+        Graph(operators, edges)
+
+
+@pytest.mark.parametrize("name", [["A"], None, 5])
+def test_what_is_no_name_names_no_operator(name: Any) -> None:  # noqa: ANN401
+    with pytest.raises(UnknownOperatorError):
+        Graph([source("S")], [])[name]
+
+
+@pytest.mark.parametrize("length", [12, 13, 5_000])
+def test_a_long_cycle_is_shortened(length: int) -> None:
+    names = [f"o{number:06}" for number in range(length)]
+    edges = [Edge(one, other) for one, other in zip(names, [*names[1:], names[0]], strict=True)]
+    with pytest.raises(CycleError) as caught:
+        Graph([source("S"), *map(Operator, names)], edges)
+    assert len(caught.value.cycle) == length
+    shown = str(caught.value).split(": ")[1].split("; ")[0].split(" -> ")
+    assert len(shown) == (13 if length == 12 else 14)
+    assert shown[0] == shown[-1]
+    assert (f"({length - 12} more)" in shown) == (length > 12)
 
 
 @pytest.mark.parametrize("line", ["A -> ", "-> A", "A -> -> B", ""])
 def test_paths_with_a_name_missing(line: str) -> None:
-    with pytest.raises(TraitError, match="a name is missing"):
+    with pytest.raises(ArgumentError, match="a name is missing"):
         paths("A -> B", line)
 
 
@@ -313,7 +351,7 @@ def test_order_depends_on_the_given_order_only() -> None:
 def test_everything_printed_is_the_same_under_every_hash_seed() -> None:
     program = (
         "from fries.schedulers import SCHEDULERS\n"
-        "from fries.workloads.graphs import w3, w5\n"
+        "from fries_lab.workloads.graphs import w3, w5\n"
         "for graph, targets in ((w3(), {'J5', 'J6', 'J7'}), (w5(), {'FD3', 'FD4', 'E1'})):\n"
         "    print(graph.order, [sorted(region) for region in graph.regions])\n"
         "    for plan in SCHEDULERS.values():\n"

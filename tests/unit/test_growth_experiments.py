@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fries.bench import paper_numbers as paper
-from fries.experiments import alternatives, answers, growth, watched
-from fries.experiments.profiles import PAPER, QUICK
 from fries.runtime.audit import Use
 from fries.schedulers import fries
-from fries.workloads import graphs
+from fries_lab.bench import paper_numbers as paper
+from fries_lab.experiments import alternatives, answers, growth, watched
+from fries_lab.experiments.profiles import PAPER, QUICK
+from fries_lab.workloads import graphs
 
 
 def point(fries_ms: float, late_ms: float, mixed: int = 0, spread: float = 1.0) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fries.workloads.features import FEATURES, auc, sequence, sequences, vector, vectors
-from fries.workloads.models import STEPS, TRAINED, Inference, Model, trained
-from fries.workloads.payments import Payments, payments
+from fries_lab.workloads.features import FEATURES, auc, sequence, sequences, vector, vectors
+from fries_lab.workloads.models import STEPS, TRAINED, Inference, Model, trained
+from fries_lab.workloads.payments import Payments, payments
 
 SMALL = Payments(seed=3, users=20, merchants=64, fraud_share=0.1)
 ROWS = pa.Table.from_batches([payments(0, 300, SMALL)])

@@ -10,7 +10,7 @@ from fries.graph import Emits, Graph
 from fries.mcs import find_mcs
 from fries.plan import Plan
 from fries.schedulers import cover, epoch, fries, fries_unpruned, naive
-from fries.workloads import graphs
+from fries_lab.workloads import graphs
 
 TABLE = [
     # flow, targets, components with heads in brackets, edges on the longest path

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fries.workloads.payments import (
+from fries_lab.workloads.payments import (
     DDL,
     MAX_CARDS,
     REGIONS,

@@ -1,4 +1,4 @@
-"""The shell lines of the README's start run as they are printed there."""
+"""The command lines of the lab run as they are printed in the docs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from fries import cli
-from fries.workloads.simulated import QUICK
+from fries_lab import cli
+from fries_lab.workloads.simulated import QUICK
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
 
 
 def commands() -> dict[str, list[str]]:
-    """The lines that begin with ``fries``, by their command: what follows it, without comments."""
-    text = README.read_text().partition("\n## Start\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"^ {4}fries (.+)$", text, re.MULTILINE)
+    """The lines of ``fries-lab``, by their command: what follows it, without comments."""
+    text = PAGE.read_text().partition("\n## The command line of the lab\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^ {4}fries-lab (.+)$", text, re.MULTILINE)
     words = [line.partition("#")[0].split() for line in lines]
     return {first: [first, *others] for first, *others in words}
 

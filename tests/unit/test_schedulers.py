@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import pytest
 
 from fries.errors import (
     EmptyUpdateError,
     PlanError,
-    TraitError,
     UnknownOperatorError,
     UnknownSchedulerError,
+    UsageError,
 )
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning, paths
+from fries.mcs import find_mcs
 from fries.plan import CommitPoint, Plan, Propagation, brackets
 from fries.schedulers import (
     SCHEDULERS,
@@ -29,7 +31,7 @@ from fries.schedulers import (
     restart,
     scheduler,
 )
-from fries.workloads.graphs import (
+from fries_lab.workloads.graphs import (
     join_split_example,
     running_example,
     scope_figure,
@@ -212,8 +214,23 @@ def test_empty_update(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_one_text_is_not_taken_as_its_letters(name: str) -> None:
-    with pytest.raises(TraitError, match=r"not one text: \['CD'\]"):
+    with pytest.raises(UsageError, match=r"not one text: \['CD'\]"):
         scheduler(name)(scope_figure(), "CD")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_targets_that_are_none_or_no_names(name: str) -> None:
+    wrong: Any = None
+    with pytest.raises(UsageError, match="they are None; give a list or a mapping of names"):
+        scheduler(name)(scope_figure(), wrong)
+    wrong = [["C"]]
+    with pytest.raises(UnknownOperatorError):
+        scheduler(name)(scope_figure(), wrong)
+
+
+def test_an_unknown_operator_cannot_be_covered() -> None:
+    with pytest.raises(UnknownOperatorError, match="there is no operator named 'nope'"):
+        find_mcs(scope_figure(), {"C", "nope"})
 
 
 def test_unknown_scheduler() -> None:
@@ -296,6 +313,17 @@ def test_broadcast_behind_or_beside_the_target_does_not() -> None:
     operators = [source("S"), Operator("A"), Operator("T"), Operator("B", workers=2)]
     edges = [*paths("S -> A -> T"), Edge("A", "B", Partitioning.BROADCAST)]
     assert shown(fries(Graph(operators, edges), {"T"})) == ["{[T]}"]
+
+
+def test_what_leads_to_the_target_beside_a_broadcast_is_not_covered() -> None:
+    operators = [source("S"), Operator("P"), Operator("X"), Operator("T", workers=2)]
+    copies = Edge("P", "T", Partitioning.BROADCAST)
+    keyed = Edge("X", "T", Partitioning.HASH, ("user",))
+    graph = Graph(operators, [*paths("S -> P -> X"), copies, keyed])
+    (part,) = fries(graph, {"T"}).components
+    assert (part.members, part.heads, part.edges) == (("P", "T"), ("P",), (copies,))
+    assert part.entries == (graph.edge("S", "P"), keyed)
+    assert shown(fries(graph, {"X", "T"})) == ["{[P], [X], T}"]
 
 
 @pytest.mark.parametrize(("receivers", "expected"), [(1, "{[T]}"), (2, "{[A], B, T}")])

@@ -15,7 +15,7 @@ from fries.graph import Edge, Emits, Graph
 from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec
 from fries.stages import Exchange, PhysicalFlow, PhysicalStage, explained, physical
 from fries.traits import OUTSIDE, graph_of
-from fries.workloads.graphs import running_example, self_join_figure, w1, w2, w3, w4, w5
+from fries_lab.workloads.graphs import running_example, self_join_figure, w1, w2, w3, w4, w5
 from tests.property.strategies import graphs
 
 

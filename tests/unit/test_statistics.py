@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fries.experiments.comparisons import (
+from fries_lab.experiments.comparisons import (
     SIGNIFICANT,
     compare,
     doubled_ranks,
@@ -22,7 +22,7 @@ from fries.experiments.comparisons import (
     share_below,
     told,
 )
-from fries.experiments.estimates import estimate, ratio, resampled_medians, shown
+from fries_lab.experiments.estimates import estimate, ratio, resampled_medians, shown
 
 SMALL = st.lists(st.integers(1, 6).map(float), min_size=1, max_size=5)
 """Few values, so that many are equal."""

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from fries.control.messages import ANY_BATCH, Failed, Stuck
-from fries.errors import LogTakenError, TraitError
+from fries.errors import LogTakenError, UsageError
 from fries.events import Event, QueryEnded, QueryGivenUp, QueryRestarting
 from fries.listening import Announcer
 from fries.spark.engine import Engine
@@ -337,7 +337,7 @@ def test_a_query_that_was_stopped_says_so() -> None:
 def test_pauses_double_up_to_the_longest() -> None:
     policy = Supervision(pause=1.0, longest_pause=10.0)
     assert [policy.pause_before(n) for n in (1, 2, 3, 4, 5, 5_000)] == [1, 2, 4, 8, 10, 10]
-    with pytest.raises(TraitError, match="cannot be negative"):
+    with pytest.raises(UsageError, match="cannot be negative"):
         Supervision(probation=-1)
 
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from fries.errors import DatasetError
-from fries.workloads import tpcds
+from fries_lab.errors import DatasetError
+from fries_lab.workloads import tpcds
 
 QUIET = Console(quiet=True)
 

@@ -131,6 +131,10 @@ def test_a_long_list_of_updates_is_shortened_for_people() -> None:
         ([], [{"A": 1}, {"A": 3}], "the updates of A make the versions 1, 3"),
         ([], [{"A": 1}, {"A": 1}], "the updates of A make the versions 1, 1"),
         ([], [{"Z": 1}], "U1 updates unknown 'Z'"),
+        ([], [{"A": "1"}], "U1 makes version '1' of 'A'; give a whole number"),
+        ([], [{"A": 1.0}], "U1 makes version 1.0 of 'A'; give a whole number"),
+        ([], [{"A": None}], "U1 makes version None of 'A'; give a whole number"),
+        ([], [{"A": True}], "U1 makes version True of 'A'; give a whole number"),
     ],
 )
 def test_incomplete_traces_are_refused(
@@ -138,6 +142,13 @@ def test_incomplete_traces_are_refused(
 ) -> None:
     with pytest.raises(ScheduleError, match=problem):
         trace(rows, *updates)
+
+
+def test_updates_that_name_no_versions_are_refused() -> None:
+    one = np.array([1])
+    wrong: Any = ("A",)
+    with pytest.raises(ScheduleError, match="U1 is 'A'; give versions by the names of operators"):
+        Trace(one, one - 1, one, ("A",), wrong)
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:

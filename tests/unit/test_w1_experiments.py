@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 from fries import Flow
-from fries.errors import ExperimentError
-from fries.experiments import invalid, surge, sweeps
-from fries.experiments.curves import Curve, counted, windowed
-from fries.experiments.experiment import Experiment, Report
-from fries.experiments.inference import CAPACITY, Costly, Running, scaled
-from fries.experiments.lab import Lab
-from fries.experiments.profiles import QUICK
-from fries.experiments.schedule import BEGIN, Pace, Schedule
+from fries_lab.errors import ExperimentError
+from fries_lab.experiments import invalid, surge, sweeps
+from fries_lab.experiments.curves import Curve, counted, windowed
+from fries_lab.experiments.experiment import Experiment, Report
+from fries_lab.experiments.inference import CAPACITY, Costly, Running, scaled
+from fries_lab.experiments.lab import Lab
+from fries_lab.experiments.profiles import QUICK
+from fries_lab.experiments.schedule import BEGIN, Pace, Schedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -58,6 +58,12 @@ class Batches:
             self.finished = max(self.finished, int(finished))
         return self._current is None or self._current <= finished
 
+    @property
+    def jobs_over(self) -> bool:
+        """Whether all batch jobs that have begun are over."""
+        busy = any(self._running.values())
+        return bool(self._jobs) and not busy and all(map(self._is_over, self._jobs))
+
     def cut(self) -> None:
         """The query begins anew."""
         self._current = None

@@ -136,7 +136,8 @@ class Change:
     """The last state that listeners were told of."""
     no_more_rows: str = ""
     """Why no further rows will come, as far as known."""
-    _abandoned: bool = False
+    abandoned: bool = False
+    """Whether the controller has stopped: nobody will hear more of it."""
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
     @property
@@ -201,7 +202,7 @@ class Change:
 
     def _wait(self, reached: Callable[[], bool], deadline: float | None) -> bool:
         with self._moved:
-            while not reached() and not self._abandoned:
+            while not reached() and not self.abandoned:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
@@ -216,7 +217,7 @@ class Change:
         if self.phase in (Phase.QUEUED, Phase.PREPARING) and not decided:
             self.move(Phase.ABORTED, "the flow was stopped")
         with self._moved:
-            self._abandoned = True
+            self.abandoned = True
             self.no_more_rows = "the flow was stopped"
             self._moved.notify_all()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
@@ -145,6 +146,8 @@ class ControlServer:
         """Told of tasks that wait for a change to be taken back; ``None``: they fail at once."""
         self.counters: dict[str, Counts] = {}
         """By operator, what all tasks together have reported so far."""
+        self.counted = threading.Condition()
+        """Notified when tasks have reported rows."""
         self._loop = LoopThread(f"fries-{flow}", self._open, self._close)
 
     def start(self) -> None:
@@ -225,6 +228,15 @@ class ControlServer:
 
         def drain() -> None:
             if self._batches.rest(finished):
+                self._drain()
+
+        self._loop.ask(drain)
+
+    def rest_jobs(self) -> None:
+        """If no batch job is under way, what is committed is done."""
+
+        def drain() -> None:
+            if self._batches.jobs_over:
                 self._drain()
 
         self._loop.ask(drain)
@@ -415,7 +427,9 @@ class ControlServer:
         sums = {name: self.counters.get(name, Counts()) + more for name, more in counts.items()}
         if len(self.counters.keys() | sums.keys()) > MOST_COUNTERS:
             raise WireError("a worker counts for operators that no flow has")
-        self.counters = {**self.counters, **sums}
+        with self.counted:
+            self.counters = {**self.counters, **sums}
+            self.counted.notify_all()
 
     def _take(self, taken: Iterable[Taken]) -> None:
         """Note how many rows the versions of a change have taken."""

@@ -26,10 +26,30 @@ def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return concat_batches([batch])  # Arrow copies here, even if there is just one
 
 
+def batch_of(frame: Any, schema: pa.Schema) -> pa.RecordBatch:  # noqa: ANN401
+    """A pandas frame. Of text that is missing everywhere, Arrow may make a column of pieces."""
+    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False, nthreads=1)
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+
+
 def take(batch: pa.RecordBatch, rows: Integers) -> pa.RecordBatch:
     """Some rows, in a given order."""
     taken: pa.RecordBatch = batch.take(rows)
     return taken
+
+
+def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """As dicts: what ``to_pylist`` gives, in about half the time, for it is filled by column."""
+    names = batch.schema.names
+    if not names or len(set(names)) < len(names):
+        return batch.to_pylist()
+    first, *others = names
+    rows: list[dict[str, Any]] = [{first: value} for value in batch.column(0).to_pylist()]
+    for number, name in enumerate(others, 1):
+        for row, value in zip(rows, batch.column(number).to_pylist(), strict=True):
+            row[name] = value
+    return rows
 
 
 def nulls(size: int, kind: pa.DataType) -> Array:

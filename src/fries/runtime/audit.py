@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fries.errors import TraitError
+from fries.errors import ArgumentError
 from fries.runtime.arrow import Integers
 from fries.trace import Trace
 
@@ -28,7 +28,9 @@ STAGE_BITS = 5
 def refuse_used(folder: str) -> None:
     """Refuse a folder with the files of another run: they would be read as part of this one."""
     if any(Path(folder).glob("*.arrow")):
-        raise TraitError(f"audit folder {folder!r}", "it has files of another run; give a new one")
+        raise ArgumentError(
+            f"audit folder {folder!r}", "it has files of another run; give a new one"
+        )
 
 
 def transactions(batch: int, stage: int, partition: int, first: int, count: int) -> Integers:
@@ -39,7 +41,7 @@ def transactions(batch: int, stage: int, partition: int, first: int, count: int)
         ("rows in a partition", first + count - 1, ROW_BITS),
     ):
         if value >= 1 << bits:
-            raise TraitError("audit", f"it can tell {1 << bits:,} {what} apart, and no more")
+            raise ArgumentError("audit", f"it can tell {1 << bits:,} {what} apart, and no more")
     start = ((batch << STAGE_BITS | stage) << PARTITION_BITS | partition) << ROW_BITS | first
     return np.arange(start, start + count, dtype=np.int64)
 

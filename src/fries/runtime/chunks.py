@@ -77,12 +77,23 @@ def concat(chunks: Sequence[Chunk]) -> Chunk:
     """Chunks of the same columns as one."""
     if len(chunks) == 1:
         return chunks[0]
+    return _together(chunks, concat_batches([chunk.batch for chunk in chunks]))
+
+
+def _together(chunks: Sequence[Chunk], rows: pa.RecordBatch | Data) -> Chunk:
     txns = [chunk.txns for chunk in chunks if chunk.txns is not None]
     return Chunk(
-        concat_batches([chunk.batch for chunk in chunks]),
+        rows,
         np.concatenate([chunk.epochs for chunk in chunks]),
         np.concatenate(txns) if txns else None,
     )
+
+
+def gathered(chunks: list[Chunk]) -> list[Chunk]:
+    """Chunks that came over several edges as one, unless that would need a conversion."""
+    if len(chunks) < 2 or (data := Data.joined([chunk.data for chunk in chunks])) is None:
+        return chunks
+    return [_together(chunks, data)]
 
 
 def by_mask(chunk: Chunk, bits: int) -> Iterator[tuple[int, Chunk]]:

@@ -78,6 +78,14 @@ class Kept:
             else:
                 self._containers.setdefault(id(value), (value, copy(value)))
 
+    def containers(self) -> Iterator[tuple[Any, Any]]:
+        """Containers, and copies of what they were."""
+        yield from self._containers.values()
+
+    def spaces(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Namespaces, and what their names stood for."""
+        yield from self._spaces.values()
+
     def space(self, owner: object, now: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the names of a module or class stood for; if nobody noted it, stand for now."""
         known = self._spaces.get(id(owner))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from fries.runtime.arrow import Integers
+from fries.runtime.blocks import numbered, taken_over, types_of, values_of
 from fries.runtime.data import Data
 from fries.runtime.spec import OperatorSpec
+from fries.runtime.texts import Texts
 
-Objects: TypeAlias = "npt.NDArray[Any]"
 TEXT = {str, type(None)}
 
 
@@ -34,44 +35,82 @@ class Framer:
         return list(empty.dtypes)
 
     @cached_property
-    def _texts(self) -> list[str]:
-        return [field.name for field in self._schema if pa.types.is_string(field.type)]
+    def _texts(self) -> dict[str, int]:
+        """By column of text, its place."""
+        fields = enumerate(self._schema)
+        return {field.name: n for n, field in fields if pa.types.is_string(field.type)}
 
-    def before(self, schema: pa.Schema, frame: pd.DataFrame) -> dict[str, Objects]:
-        """The texts that a function gets: it may leave them alone."""
+    @cached_property
+    def _possible(self) -> bool:
+        """Whether no two columns have one name, and none has objects that could be changed."""
+        names = self._schema.names
+        texts = [field.name in self._texts for field in self._schema]
+        objects = map(pd.api.types.is_object_dtype, self._dtypes)
+        return len(set(names)) == len(names) and list(objects) == texts
+
+    def before(self, data: Data, frame: pd.DataFrame) -> dict[str, Texts]:
+        """The texts that a function gets in a frame of some data: it may leave them alone."""
         return {
-            name: frame[name].to_numpy(copy=True)
-            for name in self._texts
-            if name in schema.names and pa.types.is_string(schema.field(name).type)
+            field.name: data.texts.get(field.name) or Texts.of(values_of(frame, place))
+            for place, field in enumerate(data.schema)
+            if field.name in self._texts and pa.types.is_string(field.type)
         }
 
-    def settled(self, made: Any, before: Mapping[str, Objects]) -> Data | None:  # noqa: ANN401
-        """A frame that a function has just returned; ``None`` if it must be converted."""
-        names = self._schema.names
-        if type(made) is not pd.DataFrame or not made.columns.is_unique:
-            return None
-        if list(made.columns) != names:
-            if not set(names) <= set(made.columns):
-                return None
-            made = made[names]
-        for field, dtype, expected in zip(self._schema, made.dtypes, self._dtypes, strict=True):
-            if dtype != expected:
-                return None
-            if pd.api.types.is_object_dtype(dtype) and not self._is_text(field.name, made, before):
-                return None
-        if not _is_plain(made.index):
-            made = made.reset_index(drop=True)
-        return Data(self._schema, len(made), frame=made)
+    def settled(
+        self, held: list[Any], before: Mapping[str, Texts], parents: Integers | None = None
+    ) -> Data | None:
+        """A frame that a function has just returned; ``None`` if it must be converted.
 
-    def _is_text(self, name: str, made: pd.DataFrame, before: Mapping[str, Objects]) -> bool:
-        if name not in self._texts:
-            return False
-        values = made[name].to_numpy()
-        if name in before and values.tobytes() == before[name].tobytes():
-            return True  # the same objects: what is compared are their addresses
-        return TEXT.issuperset(map(type, values))
+        It is in a list that has the only reference to it on this side. Its rows come from those
+        parents of what was before.
+        """
+        if type(held[0]) is not pd.DataFrame or not self._possible:
+            return None
+        frame, alone = taken_over(held)
+        held.append(frame)  # it must be converted if it does not fit
+        if list(frame.columns) != self._schema.names:
+            found = self._selected(frame, alone)
+            if found is None:
+                return None
+            frame, alone = found
+        if types_of(frame) != self._dtypes:
+            return None
+        if parents is not None:
+            before = {name: texts.take(parents) for name, texts in before.items()}
+        if (texts := self._texts_in(frame, before)) is None:
+            return None
+        if not _is_plain(frame.index):
+            frame = numbered(frame)
+        data = Data(self._schema, len(frame), frame=frame)
+        data.borrowed, data.texts = not alone, texts
+        return data
+
+    def _selected(self, frame: pd.DataFrame, alone: bool) -> tuple[pd.DataFrame, bool] | None:
+        """The declared columns, in their order, and whether nobody else has their memory."""
+        names = self._schema.names
+        if not frame.columns.is_unique or not set(names) <= set(frame.columns):
+            return None
+        if not alone or list(frame.columns[: len(names)]) != names:
+            return frame[names], False
+        for name in frame.columns[len(names) :]:
+            del frame[name]
+        return frame, True
+
+    def _texts_in(
+        self, frame: pd.DataFrame, before: Mapping[str, Texts]
+    ) -> Mapping[str, Texts] | None:
+        """Those columns of text that are as they were; ``None`` if one has anything but text."""
+        found = {}
+        for name, place in self._texts.items():
+            values = values_of(frame, place)
+            if name in before and before[name].are(values):
+                found[name] = before[name]
+            elif not TEXT.issuperset(map(type, values)):
+                return None
+        return found
 
 
 def _is_plain(index: pd.Index[Any]) -> bool:
     """Whether rows are numbered from 0."""
-    return isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+    plain = isinstance(index, pd.RangeIndex) and index.start == 0 and index.step == 1
+    return plain and index.name is None

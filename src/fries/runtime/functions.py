@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from types import FunctionType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -28,8 +28,8 @@ from fries.failing import (
     story_of,
     words_of,
 )
-from fries.runtime.arrow import Array, Field, Integers
-from fries.runtime.data import Data, Row
+from fries.runtime.arrow import Array, Field, Integers, batch_of
+from fries.runtime.data import Data
 from fries.runtime.dead_letters import DeadLetter
 from fries.runtime.integers import fractions
 from fries.runtime.keeping import keeper
@@ -65,6 +65,10 @@ class Output(NamedTuple):
 
 Interrupted: TypeAlias = "Callable[[], bool]"
 """Whether to stop after the row at hand."""
+Read: TypeAlias = "Callable[[Any, int], Integers | None]"
+"""From which of so many rows those of a batch or frame come; ``None``: one for one."""
+Batched: TypeAlias = "Callable[[Data, bool], tuple[Data, Integers | None]]"
+"""The second: whether to convert every frame to Arrow."""
 Calls: TypeAlias = "Callable[[Data, Interrupted, bool, bool], Output]"
 """The third: whether to convert every row to Arrow, instead of what needs it; then whether to hand
 rows on as they are."""
@@ -189,7 +193,7 @@ def failure(spec: OperatorSpec, error: BaseException, row: object = None) -> Ope
 
 def _map(spec: OperatorSpec, function: Function) -> Calls:
     settler, convert = Settler(spec), partial(converted, spec)
-    called = _by_frame(spec, function) if spec.style is Style.PANDAS else _by_batch(spec, function)
+    called = _over_batches(spec, function, lambda _, __: None)
 
     def by_row(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
         raw = raw and not settler.strict
@@ -212,9 +216,8 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
             return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
         return Output(settler.settled(made, before, convert), taken=len(made))
 
-    def by_batch(data: Data, _: Interrupted, strict: bool, __: bool) -> Output:
-        made = called(data, strict)
-        made.borrowed = True
+    def by_batch(data: Data, __: Interrupted, strict: bool, ___: bool) -> Output:
+        made, _ = called(data, strict)
         if len(made) != len(data):
             raise OperatorError(
                 spec.name,
@@ -225,23 +228,38 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
     return by_row if spec.style is Style.ROW else by_batch
 
 
-def _by_batch(spec: OperatorSpec, function: Function) -> Callable[[Data, bool], Data]:
-    return lambda data, _: Data.of(_to_arrow(spec, function(data.batch)))
+def _over_batches(spec: OperatorSpec, function: Function, read: Read) -> Batched:
+    """A function over batches or frames, as one that gives rows, and what is read from them."""
+    if spec.style is Style.PANDAS:
+        return _by_frame(spec, function, read)
+
+    def called(data: Data, _: bool) -> tuple[Data, Integers | None]:
+        made = function(data.batch)
+        parents = read(made, len(data))
+        return _borrowed(spec, made), parents
+
+    return called
 
 
-def _by_frame(spec: OperatorSpec, function: Function) -> Callable[[Data, bool], Data]:
+def _borrowed(spec: OperatorSpec, made: Any) -> Data:  # noqa: ANN401
+    """A returned batch or frame whose memory the function may have kept."""
+    data = Data.of(_to_arrow(spec, made))
+    data.borrowed = True
+    return data
+
+
+def _by_frame(spec: OperatorSpec, function: Function, read: Read) -> Batched:
     from fries.runtime.frames import Framer  # pandas takes a while to load
 
     framer = Framer(spec)
 
-    def called(data: Data, strict: bool) -> Data:
-        if strict:
-            return Data.of(_to_arrow(spec, function(data.batch.to_pandas())))
-        frame = data.frame
-        before = framer.before(data.schema, frame)
-        made = function(frame)
-        settled = framer.settled(made, before)
-        return Data.of(_to_arrow(spec, made)) if settled is None else settled
+    def called(data: Data, strict: bool) -> tuple[Data, Integers | None]:
+        frames = [data.batch.to_pandas() if strict else data.given_frame()]
+        before = {} if strict else framer.before(data, frames[0])
+        made = [function(frames.pop())]  # so that it can be told who else has it
+        parents = read(made[0], len(data))
+        settled = None if strict else framer.settled(made, before, parents)
+        return _borrowed(spec, made[0]) if settled is None else settled, parents
 
     return called
 
@@ -251,10 +269,11 @@ def _filter(spec: OperatorSpec, function: Function) -> Calls:
         found = _column(spec, function, data, interrupted, strict)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
             found = _read(spec, found, data, lambda values: list(map(bool, values)))
-        kept = np.flatnonzero(np.asarray(found, dtype=bool))
-        if len(kept) == len(data):
+        kept = np.asarray(found, dtype=bool)
+        if len(found) == len(data) and kept.all():
             return Output(data)
-        return Output(data.take(kept), kept, taken=len(found))
+        passed = data.slice(0, len(found)).where(kept)
+        return Output(passed, np.flatnonzero(kept), taken=len(found))
 
     return call
 
@@ -280,32 +299,33 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
             )
             whole = Data.of(_each_fits(spec, listed, data))
             return Output(whole, _parents(list(map(len, listed))), taken=len(listed))
-        rows, made = data.given(), list[Any]()
-
-        def count(row: Row) -> int:
-            before = len(made)
-            given = function(row)
-            made.extend(given if settler.keep is None else map(settler.keep, given))
-            return len(made) - before
-
-        counts = taken_from(map(count, rows), len(rows), interrupted)
-        del rows
+        rows = data.given()
+        results: Iterator[Any] = map(function, rows)
+        if settler.keep is not None:
+            results = map(map, repeat(settler.keep), results)
+        listed = taken_from(map(tuple, results), len(rows), interrupted)  # each at once
+        del rows, results
+        made, counts = list(chain.from_iterable(listed)), list(map(len, listed))
+        del listed  # so that it can be told who else has the rows
         return Output(settler.settled(made, {}, convert), _parents(counts), taken=len(counts))
 
-    def by_batch(data: Data, _: Interrupted, __: bool, ___: bool) -> Output:
-        made = function(_to_style(spec, data))
-        if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
-            raise OperatorError(
-                spec.name,
-                f"a flat_map over batches must return a column {PARENT!r}: for each output row "
-                "the number of the input row that it comes from",
-            )
-        parents = _numbers(spec, f"number in {PARENT!r}", made[PARENT], len(data))
-        whole = Data.of(_to_arrow(spec, made))
-        whole.borrowed = True
-        return Output(whole, parents)
+    called = _over_batches(spec, function, partial(_numbered, spec))
+
+    def by_batch(data: Data, _: Interrupted, strict: bool, __: bool) -> Output:
+        return Output(*called(data, strict))
 
     return by_row if spec.style is Style.ROW else by_batch
+
+
+def _numbered(spec: OperatorSpec, made: Any, count: int) -> Integers:  # noqa: ANN401
+    """The column of a batch or frame that says from which of so many rows each of its rows is."""
+    if PARENT not in (made.columns if spec.style is Style.PANDAS else made.schema.names):
+        raise OperatorError(
+            spec.name,
+            f"a flat_map over batches must return a column {PARENT!r}: for each output row "
+            "the number of the input row that it comes from",
+        )
+    return _numbers(spec, f"number in {PARENT!r}", made[PARENT], count)
 
 
 def _parents(counts: list[int]) -> Integers:
@@ -492,7 +512,7 @@ def _misfit(field: Field, values: list[Any], error: Exception) -> str:
 def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401
     """A returned batch with exactly the declared columns and types."""
     if spec.style is Style.PANDAS:
-        return pa.RecordBatch.from_pandas(made, schema=spec.schema, preserve_index=False)
+        return batch_of(made, spec.schema)
     batch: pa.RecordBatch = made
     if batch.schema.equals(spec.schema):
         return batch

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fries.errors import TraitError
+from fries.errors import SchemaError
 from fries.runtime.arrow import Integers
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class Lookup:
         self._where = f"lookup on {', '.join(on)}" if on else "lookup"
         self._checked: tuple[pa.Schema, pa.Schema] | None = None
         if not on:
-            raise TraitError(self._where, "it has no key; name at least one column to match")
+            raise SchemaError(self._where, "it has no key; name at least one column to match")
         if how not in ("inner", "left"):
-            raise TraitError(self._where, f"there is no join {how!r}; choose 'inner' or 'left'")
+            raise SchemaError(self._where, f"there is no join {how!r}; choose 'inner' or 'left'")
         if len(self._to) != len(on):
-            raise TraitError(
+            raise SchemaError(
                 self._where,
                 f"it matches {len(on)} columns of the stream with {len(self._to)} of the table; "
                 "name as many in the table, in the same order",
@@ -75,7 +75,7 @@ class Lookup:
         for key, match in zip(self._on, self._to, strict=True):
             ours, theirs = self._key_type(stream, key, "stream"), self._table.schema.field(match)
             if ours != theirs.type:
-                raise TraitError(
+                raise SchemaError(
                     self._where,
                     f"key {key!r} of the stream is {ours}, and key {match!r} of the table is "
                     f"{theirs.type}; cast one of them",
@@ -83,7 +83,7 @@ class Lookup:
         made = pa.schema([*stream, *(field.with_nullable(True) for field in self._appended)])
         for field in self._appended:
             if made.names.count(field.name) > 1:
-                raise TraitError(
+                raise SchemaError(
                     self._where,
                     f"there would be two columns named {field.name!r}; "
                     "rename or drop it in the table",
@@ -118,7 +118,7 @@ class Lookup:
     def _key_type(self, schema: pa.Schema, key: str, whose: str) -> pa.DataType:
         count = schema.names.count(key)
         if count != 1:
-            raise TraitError(
+            raise SchemaError(
                 self._where,
                 f"the {whose} has {count or 'no'} columns named {key!r}; "
                 f"name one of its columns: {', '.join(schema.names)}",
@@ -128,7 +128,7 @@ class Lookup:
 
     def _check_exact(self, key: str, kind: pa.DataType) -> None:
         if not (_is_bits(kind) or _is_bytes(kind)):
-            raise TraitError(
+            raise SchemaError(
                 self._where,
                 f"key {key!r} is {kind}, which cannot be matched exactly; use integers, "
                 "decimals, strings, binary, booleans, dates or timestamps",

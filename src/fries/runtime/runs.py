@@ -11,28 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import is_
-from sys import getrefcount
 from typing import Any, Final, TypeAlias
 
-from fries.runtime.data import Data, Row
+from fries.runtime.data import Data
 from fries.runtime.functions import Interrupted, Output, converted, taken_from
 from fries.runtime.settle import AgainError, Settler
-from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, Style
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, Style
+from fries.runtime.unrolled import through
 
 Names: TypeAlias = "tuple[str, ...]"
 ENOUGH: Final = 64
 """Rows of a chunk that tell how the time of a run is shared by its operators."""
 SURVEY_EVERY: Final = 32
 """Chunks after which an operator at a time is called and timed again."""
-
-
-def _alone() -> int:
-    """References to a dict that only a local variable has, as they are counted."""
-    row: Row = {}
-    return getrefcount(row)
-
-
-ALONE: Final = _alone()
 
 
 def runs_of(
@@ -84,20 +75,8 @@ class Fused:
         """What comes out; when it returns, nothing here has the rows any more."""
         rows, keep = data.given(), self._settlers[-1].keep
         count = len(rows)
-        results = _through(self._functions, rows)
+        results = through(self._functions, rows)
         return taken_from(results if keep is None else map(keep, results), count, interrupted)
-
-
-def _through(functions: Sequence[Function], rows: list[Row]) -> Iterator[Any]:
-    """Each row through all functions; one that a function keeps goes on as a copy."""
-    rows.reverse()
-    while rows:
-        row: Any = rows.pop()
-        for function in functions:
-            row = function(row)
-            if getrefcount(row) > ALONE:
-                row = row.copy()
-        yield row
 
 
 class Run:

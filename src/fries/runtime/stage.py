@@ -10,7 +10,7 @@ epochs come first.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +22,7 @@ import pyarrow as pa
 from fries.control.messages import Cut
 from fries.errors import OperatorError
 from fries.runtime.arrow import Integers
-from fries.runtime.chunks import Chunk, by_mask
+from fries.runtime.chunks import Chunk, by_mask, gathered
 from fries.runtime.configuration import Configuration
 from fries.runtime.data import Data
 from fries.runtime.dead_letters import batch_of_letters, parents_of
@@ -68,6 +68,10 @@ class Stage:
         self._outputs: dict[str, list[EdgeSpec]] = defaultdict(list)
         for edge in spec.edges:
             self._outputs[edge.source].append(edge)
+        self._replicated = {
+            name for name, edges in self._outputs.items() if _any_twice(e.branch for e in edges)
+        }
+        """The operators that give the same rows to several others."""
         self._forks = spec.forks
         """Whether rows may wait for an operator while functions of others are called."""
         runs = [Run(names) for names in runs_of(spec.operators, self._outputs)]
@@ -302,14 +306,20 @@ class Stage:
         return leaving
 
     def _process(self, operator: OperatorSpec, inbox: Inbox, leaving: list[Leaving]) -> None:
-        """Let an operator process all that it has got, or the run that it begins."""
+        """Let an operator process all that it has got, or the run that it begins.
+
+        What came over several edges is processed together, so that chunks do not become shorter
+        with each split: unless they are only passed on, or must be converted anyway.
+        """
         arrivals = inbox.pop(operator.name, [])
+        if operator.kind is not Kind.PASS and not self._strict:
+            arrivals = gathered(arrivals)
         for arrived in arrivals:
             last, results = self._results_of(operator, arrived)
             outputs = self._outputs[last]
             for given, branches in results:
                 made = given.owned() if self._forks or len(arrivals) > 1 else given
-                made.data.shared = made.data.shared or len(outputs) > 1
+                made.data.shared = made.data.shared or last in self._replicated
                 for out in outputs:
                     if branches is not None:
                         self._send(out, made.where(branches == out.branch), inbox, leaving)
@@ -340,6 +350,8 @@ class Stage:
         What may be taken back, or is in transition, is called by itself: so it is known what is at
         work if it never returns.
         """
+        if operator.kind is Kind.PASS and not self._configuration.in_transition:
+            return operator.name, self._pass_on(operator, chunk)
         run = self._runs.get(operator.name)
         alone = self._strict or self.on_probation or self._configuration.in_transition
         if run is not None and run.names[0] == operator.name and not alone:
@@ -347,6 +359,13 @@ class Stage:
             if (fused := run.fused(specs)) is not None:
                 return run.names[-1], self._apply_run(run, fused, chunk)
         return operator.name, self._apply(operator, chunk)
+
+    def _pass_on(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
+        """Note that rows were here: an operator without a function leaves them as they are."""
+        size, change = len(chunk), self._configuration.origin(operator.name, 0)
+        what = operator.name, 0, size, chunk.txns, size, time.time(), 0.0, change
+        self._notes.append(Note(*what))
+        yield chunk, None
 
     def _apply_run(self, run: Run, fused: Fused, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let the operators of a run process rows, one row after the other."""
@@ -484,6 +503,10 @@ class Stage:
             self._control.returned()
             self._control.count(operator.name, 0, len(made), 0.0)
             yield from self._paced(made, partial(self._onward, operator), True)
+
+
+def _any_twice(values: Iterable[int]) -> bool:
+    return any(count > 1 for count in Counter(values).values())
 
 
 def _as_arrow(leaving: list[Leaving]) -> list[Leaving]:

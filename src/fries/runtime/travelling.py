@@ -58,16 +58,16 @@ class Held(NamedTuple):
         name: str,
         value: object,
         travels: Travels,
-        kept: Kept | None = None,
+        kept: Kept,
         loose: bool = False,
     ) -> Held:
-        """What this process holds under a name; with ``kept``, what it held at first."""
+        """What this process holds under a name, or held there: see ``kept``."""
         deep: dict[str, bool] = {}
 
         def asked(one: str) -> bool:
             if one not in deep:
                 deep[one] = travels(one)
-                if deep[one] and kept is not None:
+                if deep[one] and kept is KEPT:
                     _look(one)
             return deep[one]
 
@@ -75,7 +75,7 @@ class Held(NamedTuple):
         return cls(module, name, digest, tuple(one for one, goes in deep.items() if goes), loose)
 
     @classmethod
-    def of_class(cls, kind: type, travels: Travels, kept: Kept | None) -> Held:
+    def of_class(cls, kind: type, travels: Travels, kept: Kept) -> Held:
         """A class of this process; one that came is what it came as."""
         known = _helds.get(kind)
         return known or cls.of(kind.__module__, kind.__qualname__, kind, travels, kept)
@@ -132,7 +132,7 @@ def checked(helds: tuple[Held, ...], make: Callable[..., Any], *arguments: objec
 
 
 def imported(
-    module: ModuleType, names: frozenset[str], travels: Travels, kept: Kept | None
+    module: ModuleType, names: frozenset[str], travels: Travels, kept: Kept
 ) -> Iterator[Held]:
     """What code may use of a module that it imports when it runs.
 
@@ -143,7 +143,7 @@ def imported(
     while waiting:
         one = waiting.pop()
         own = contents(one)
-        space = vars(one) if kept is None else kept.space(vars(one), vars(one))
+        space = kept.space(vars(one), vars(one))
         for name in sorted(names & vars(one).keys() - {name for name, _ in own}):
             value = space.get(name, vars(one)[name])
             home = value.__name__ if isinstance(value, ModuleType) else ""

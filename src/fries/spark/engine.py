@@ -24,9 +24,10 @@ from fries.control.server import ControlServer, Held
 from fries.errors import (
     AbortedError,
     AlreadyAppliedError,
+    FlowError,
+    FlowStateError,
     FriesError,
     NotRunningError,
-    TraitError,
     UpdateRefusedError,
     WireError,
 )
@@ -140,7 +141,7 @@ class Engine:
         with self.changing:
             self._recover(writer, replace_functions)
             if supervision is not None and supervision.starts_again and not self.is_logged:
-                raise TraitError(
+                raise FlowStateError(
                     f"flow {self._flow.name!r}",
                     "a query without a checkpoint begins anew when it is started again; give its "
                     "writer a checkpointLocation, or Supervision(rollback=False, restarts=0)",
@@ -228,7 +229,7 @@ class Engine:
             return
         if known is not None or self.server.history():
             place = known or "of the query that it ran with"
-            raise TraitError(
+            raise FlowStateError(
                 f"flow {self._flow.name!r}",
                 f"its changes belong to the checkpoint {place}; build another flow",
             )
@@ -242,14 +243,16 @@ class Engine:
         if found.deployed is not None:
             plan, change = found.deployed
             self.server.news.deployed(change)
-            self.deployment = Reconfiguration(plan, change, self.undo)
+            self.deployment = Reconfiguration(plan, change, self.undo, self.rest)
 
     def rest(self) -> None:
-        """Let the controller know which micro-batches are committed."""
-        if self.query is not None:
-            if not self.query.isActive:
-                self.learn_finished()
-            self.server.rest(_finished(self.query))
+        """Let the controller know which micro-batches are committed, or whether jobs are over."""
+        if self.query is None:
+            self.server.rest_jobs()
+            return
+        if not self.query.isActive:
+            self.learn_finished()
+        self.server.rest(_finished(self.query))
 
     def learn_finished(self) -> None:
         """The query has ended: learn which micro-batches it had committed."""
@@ -318,7 +321,7 @@ class Engine:
             self._versions.add(_applied(change, new, old, kept))
             if plan.commit is CommitPoint.RESTART:
                 self._restart(change, timeout)
-            return Reconfiguration(plan, change, self.undo)
+            return Reconfiguration(plan, change, self.undo, self.rest)
 
     def undo(
         self, plan: Plan, number: int, timeout: float, note: str, automatic: bool = False
@@ -512,7 +515,7 @@ class Engine:
     def audit(self) -> Verdict:
         """Check every data operation that finished tasks have recorded."""
         if self._session.audit is None:
-            raise TraitError(
+            raise FlowStateError(
                 f"flow {self._flow.name!r}",
                 "it records nothing; make it with Flow(..., audit=folder)",
             )
@@ -557,7 +560,7 @@ def _reported(query: StreamingQuery) -> int:
 
 def _refuse_speculation(context: SparkContext) -> None:
     if context.getConf().get("spark.speculation", "false") == "true":
-        raise TraitError(
+        raise FlowError(
             "spark.speculation",
             "two attempts of a task may switch at different rows, and Spark does not tell which "
             "of them counts; turn it off",

@@ -26,6 +26,7 @@ from pyspark.cloudpickle.cloudpickle import (
 
 from fries.origins import ORIGINS, OURS, users_module
 from fries.runtime.code import Kept, Travels, found, modules_in, names_in
+from fries.runtime.rehearsed import REHEARSED
 from fries.runtime.travelling import (
     KEPT,
     Held,
@@ -59,6 +60,8 @@ class Pickled(NamedTuple):
     """Large parts of it, which were not copied."""
     classes: Mapping[str, bytes]
     """Digests of the classes that it brings, by their full names."""
+    compared: frozenset[str]
+    """Modules of which the receiver has its own, and which must be what they are here."""
 
 
 def dumps(value: object, buffer_callback: Buffers = None, travels: Travels | None = None) -> bytes:
@@ -84,11 +87,11 @@ def pickled(value: object) -> Pickled:
     """The same, large parts apart, and with what is known of the classes in it."""
     parts: list[pickle.PickleBuffer] = []
     made = _pickled(value, parts.append, None)
-    return Pickled(made.data, tuple(parts), made.classes)
+    return made._replace(buffers=tuple(parts))
 
 
 def _pickled(
-    value: object, buffer_callback: Buffers, travels: Travels | None, kept: Kept | None = None
+    value: object, buffer_callback: Buffers, travels: Travels | None, kept: Kept = REHEARSED
 ) -> Pickled:
     goes = travels or ORIGINS.asking()
     parts: list[pickle.PickleBuffer] | None = None if buffer_callback is None else []
@@ -107,7 +110,7 @@ def _passes(
     travels: Travels,
     parts: list[pickle.PickleBuffer] | None,
     careful: bool,
-    kept: Kept | None = None,
+    kept: Kept,
 ) -> Pickled:
     """Pickle until every module that travels brings all that code names."""
     wanted: frozenset[str] = frozenset()
@@ -119,7 +122,7 @@ def _passes(
         pickler = CodePickler(file, travels, wanted, careful, keep, kept)
         pickler.dump(value)  # type: ignore[no-untyped-call]
         if not pickler.lacks:
-            return Pickled(file.getvalue(), (), pickler.classes)
+            return Pickled(file.getvalue(), (), pickler.classes, frozenset(pickler.compared))
         wanted |= pickler.names
     raise pickle.PicklingError("the modules of its functions name ever more of each other")
 
@@ -134,7 +137,7 @@ class CodePickler(cloudpickle.CloudPickler):
         wanted: frozenset[str],
         careful: bool,
         buffer_callback: Buffers,
-        kept: Kept | None,
+        kept: Kept,
     ) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback)  # type: ignore[no-untyped-call]
         self._travels, self._wanted, self._careful, self._kept = travels, wanted, careful, kept
@@ -146,6 +149,8 @@ class CodePickler(cloudpickle.CloudPickler):
         """What code has named."""
         self.classes: dict[str, bytes] = {}
         """Digests of the user's classes, by their full names."""
+        self.compared: set[str] = set()
+        """Modules that must be here and there the same."""
 
     @property
     def lacks(self) -> bool:
@@ -190,11 +195,13 @@ class CodePickler(cloudpickle.CloudPickler):
                 if known is None:
                     known = tuple(imported(module, self._wanted, self._travels, self._kept))
                     self._late[module.__name__] = known
+                    self.compared.update(one for held in known for one in (held.module, *held.deep))
                 yield from known
 
     def _class(self, kind: type) -> Reduced:
         make, arguments, state, *others, setter = _dynamic_class_reduce(kind)  # type: ignore[no-untyped-call]
         held = Held.of_class(kind, self._travels, self._kept)
+        self.compared.update(held.deep)
         self.classes[f"{held.module}.{held.name}"] = held.digest
         if held.digest:  # that tells it from others, not cloudpickle's name for the object
             *shape, _, extra = arguments
@@ -203,7 +210,7 @@ class CodePickler(cloudpickle.CloudPickler):
 
     def _note_main(self, kind: type) -> None:
         """A class of a script or notebook, which cloudpickle sends by value itself."""
-        held = Held.of(kind.__module__, kind.__qualname__, kind, self._is_users)
+        held = Held.of(kind.__module__, kind.__qualname__, kind, self._is_users, self._kept)
         self.classes[f"{held.module}.{held.name}"] = held.digest
 
     def _is_users(self, module: str) -> bool:
@@ -226,19 +233,24 @@ class CodePickler(cloudpickle.CloudPickler):
         made = obj.__reduce_ex__(self.proto)
         module = getattr(obj, "__module__", None)
         if isinstance(made, str) and self._travels(module or ""):
-            return by_name, (Held.of(str(module), made, obj, self._travels, self._kept),)
+            return self._by_name(str(module), made, obj)
         return made
 
     def _by_value(self, obj: Any, reduce: Callable[[Any], Reduced]) -> Reduced:  # noqa: ANN401
         """Code by value; by name, and checked, if something in it does not pickle."""
         module, name = obj.__module__, obj.__qualname__
         if self._careful and found(module, name) is obj and not self._pickles(obj):
-            return by_name, (Held.of(module, name, obj, self._travels, self._kept),)
+            return self._by_name(module, name, obj)
         return reduce(obj)
+
+    def _by_name(self, module: str, name: str, obj: object) -> Reduced:
+        held = Held.of(module, name, obj, self._travels, self._kept)
+        self.compared.update((module, *held.deep))
+        return by_name, (held,)
 
     def _pickles(self, obj: object) -> bool:
         """Whether something can travel by value, with all that it reaches."""
         with suppress(Exception):
-            _passes(obj, self._travels, [], careful=False)
+            _passes(obj, self._travels, [], careful=False, kept=self._kept)
             return True
         return False

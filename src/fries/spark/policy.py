@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fries.arguments import NUMBER, expect
-from fries.errors import TraitError
+from fries.errors import ArgumentError
 
 MOST_DOUBLINGS: Final = 30
 """Of the pause between two restarts: a number that stays one."""
@@ -35,7 +35,7 @@ class Supervision:
         for name in ("restarts", "probation", "pause", "longest_pause", "patience"):
             expect("Supervision", name, getattr(self, name), NUMBER, "a number")
         if min(self.restarts, self.probation, self.pause, self.longest_pause, self.patience) < 0:
-            raise TraitError("Supervision", "its numbers cannot be negative")
+            raise ArgumentError("Supervision", "its numbers cannot be negative")
 
     def pause_before(self, restart: int) -> float:
         """How long to wait before a restart, counted from 1."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everyone names it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from fries.errors import TraitError
+from fries.errors import SchemaError
+from fries.spark.ddl import parsed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,19 +24,27 @@ def arrow_schema(schema: str | StructType) -> pa.Schema:
 
     Every column may hold nulls: what functions return is theirs to decide.
     """
-    parsed = _parsed(schema) if isinstance(schema, str) else schema
-    if not isinstance(parsed, StructType):
-        raise TraitError(f"schema {schema!r}", 'name the columns, as in "user long, p double"')
-    fields = to_arrow_schema(parsed, timezone="UTC")
+    made = _parsed(schema) if isinstance(schema, str) else schema
+    if not isinstance(made, StructType):
+        raise SchemaError(f"schema {schema!r}", 'name the columns, as in "user long, p double"')
+    fields = to_arrow_schema(made, timezone="UTC")
     return pa.schema([field.with_nullable(True) for field in fields])
 
 
 def _parsed(schema: str) -> DataType:
+    if SparkContext._active_spark_context is None:
+        found = parsed(schema)
+        if found is None:
+            raise SchemaError(
+                f"schema {schema!r}",
+                "it cannot be read without a Spark session; make one, or give a pyarrow.Schema",
+            )
+        return found
     try:
         return DataType.fromDDL(schema)
     except ParseException as error:
         reason = str(error).strip().partition("\n")[0]
-        raise TraitError(f"schema {schema!r}", f"Spark cannot read it: {reason}") from None
+        raise SchemaError(f"schema {schema!r}", f"Spark cannot read it: {reason}") from None
 
 
 def from_pandas(where: str, frame: pd.DataFrame) -> pa.Table:
@@ -44,7 +54,7 @@ def from_pandas(where: str, frame: pd.DataFrame) -> pa.Table:
         return table.cast(arrow_schema(spark_schema(table.schema)))
     except (pa.ArrowException, PySparkException) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise TraitError(where, f"Spark has no types for its frame of pandas: {reason}") from None
+        raise SchemaError(where, f"Spark has no types for its frame of pandas: {reason}") from None
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

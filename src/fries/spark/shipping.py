@@ -190,7 +190,7 @@ def _kept(update: Revision, hashes: bool = True) -> Kept:
         digest = first.digest or _hashed(first.data, first.buffers)
         return Kept(digest, first.classes, *functions)
     try:
-        data, buffers, classes = pickled((*functions, update.schema))
+        data, buffers, classes, _ = pickled((*functions, update.schema))
     except (Exception, SystemExit):  # whoever packs it will say so
         return Kept(b"", {}, *functions)
     digest = _hashed(data, buffers) if hashes else b""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from fries.errors import OperatorError
-from fries.runtime.arrow import concat_batches
+from fries.runtime.arrow import batch_of, concat_batches
 from fries.runtime.layout import Layout
 from fries.runtime.task import Task
 from fries.spark.store import MapStateStore
@@ -75,4 +75,4 @@ class GroupedStage(StatefulProcessor):
     def _arrow(self, frame: pd.DataFrame) -> pa.RecordBatch:
         """A frame as flat rows; Spark has lost the names that begin with an underscore."""
         frame.columns = self.schema.names
-        return pa.RecordBatch.from_pandas(frame, schema=self.schema, preserve_index=False)
+        return batch_of(frame, self.schema)

@@ -1,0 +1,1 @@
+"""The paper's experiments, measured on Spark: ``fries-lab bench`` runs them."""

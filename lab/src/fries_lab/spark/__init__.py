@@ -1,0 +1,1 @@
+"""What the experiments need of Spark, beside flows."""

@@ -1,1 +1,0 @@
-"""The paper's experiments, measured on Spark: ``fries bench`` runs them."""
