@@ -26,8 +26,8 @@ import msgspec
 
 from benchmarks import fuzz_log
 from benchmarks.fuzz import Target
+from fries.change.model import Order
 from fries.control import greeting, wire
-from fries.control.changes import Order
 from fries.control.client import ControlClient
 from fries.control.messages import (
     DOWN,
@@ -57,7 +57,6 @@ from fries.control.seal import CONTROLLER, Opener, Proof, Sealer, new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import MAX_UP, Unframer, frame
 from fries.errors import FriesError, WireError
-from fries.protocol.controller import Controller, Heard, Joined, Requested
 from fries.protocol.messages import (
     Abort,
     CancelCheckpoint,
@@ -72,6 +71,7 @@ from fries.protocol.messages import (
     Switched,
 )
 from fries.protocol.worker import Loaded, Received, Worker
+from fries_lab.sim.controller import Controller, Heard, Joined, Requested
 
 PATIENCE: Final = 20.0
 """Seconds until an answer that does not come counts as a hang."""

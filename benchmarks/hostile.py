@@ -103,7 +103,7 @@ class Nothing:
 
 def serve() -> None:
     """Run a controller and workers; for each line of attack names, measure and print."""
-    from fries.control.changes import Order
+    from fries.change.model import Order
     from fries.control.client import ControlClient
     from fries.control.seal import new_secret
     from fries.control.server import ControlServer
@@ -121,7 +121,7 @@ def serve() -> None:
             change = server.request(Order(("F",), b"x" * 500, members))
             change.wait(time.monotonic() + 30)
             waits.append(1000 * (time.perf_counter() - began))
-            server.rest(float("inf"))
+            server.batches_committed(float("inf"))
             time.sleep(PAUSE_SECONDS)
         began = time.perf_counter()
         with suppress(Exception):

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.chaos import workload
 from benchmarks.chaos.scenario import Kind, Moment, Scenario, Teller, events, killed
 from benchmarks.cluster import configured
-from fries.control.changes import UNTRIED
+from fries.change.model import UNTRIED
 from fries.errors import AbortedError
 from fries.flow import Flow
 from fries.log.files import PARTIAL, LocalFiles

@@ -283,7 +283,7 @@ class Flow:
             expect(f"flow {self.name!r}", "the timeout", timeout, NUMBER, "seconds, or nothing")
         server, name = self._running.server, operator and self.graph[operator].name
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not (name in server.counters if name else server.counters):
+        while not server.has_counted(name):
             self._refuse_if_stopped()
             if self._run is not None and not self._run.isActive:
                 raise NotRunningError(self.name)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fries.control.changes import Summary
+from fries.change.model import Phase, Summary
 from fries.events import first_line, named
-from fries.protocol.controller import Phase
 
 
 @dataclass(frozen=True, repr=False)

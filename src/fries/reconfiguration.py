@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fries.arguments import NUMBER, expect
-from fries.control.changes import UNTRIED, Change, Rows
+from fries.change.model import UNTRIED, Change, Phase, Rows
 from fries.control.messages import Failed
 from fries.errors import AbortedError, RolledBackError, TooFewRowsError, WireError
 from fries.events import first_line, named
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 
 Undo: TypeAlias = "Callable[[Plan, int, float, str], Reconfiguration]"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
+from fries.change.model import Phase
 from fries.errors import UpdateRefusedError
-from fries.protocol.controller import Phase
 from fries.runtime.spec import EdgeSpec
 from fries.versions import Applied, Versions
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
-from fries.control.changes import Change
+from fries.change.model import Change, Phase
 from fries.errors import UpdateRefusedError
 from fries.labels import code_label
-from fries.protocol.controller import Phase
 from fries.runtime.spec import Function, OperatorSpec
 from fries.updates import Revision
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order, Phase
 from fries.control.client import ControlClient
 from fries.control.seal import new_secret
-from fries.protocol.controller import Phase
 
 SECRET = new_secret()
 PATIENCE = 20.0

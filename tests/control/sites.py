@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order
 from fries.control.client import ControlClient
 from fries.control.ledger import Ledger
 from fries.control.messages import Cut, Ended, Go

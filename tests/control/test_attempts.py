@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from fries.control.attempts import Attempts, Place, Repetition
+from fries.change.model import Phase
+from fries.change.tasks import Attempts, Place, Repetition
 from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import WireError
-from fries.protocol.controller import Phase
 from tests.control.fakes import order, until
 from tests.control.sites import Site
 from tests.files import hold
@@ -24,7 +24,7 @@ CUTS = (Cut(10, 2), Cut(25, 3))
 
 
 def test_a_first_attempt_is_free() -> None:
-    assert Attempts().begin(HERE, (1,)) is None
+    assert Attempts().begin(HERE, (1,)) == Repetition(None, ())
 
 
 def test_an_attempt_of_which_nothing_was_heard_is_repeated_as_it_began() -> None:
@@ -47,7 +47,7 @@ def test_an_attempt_that_failed_gave_no_rows_that_count() -> None:
     attempts = Attempts()
     attempts.begin(HERE, (1,))
     attempts.end(HERE, complete=False, cuts=CUTS)
-    assert attempts.begin(HERE, (1, 2)) is None
+    assert attempts.begin(HERE, (1, 2)) == Repetition(None, ())
     attempts.end(HERE, complete=True, cuts=())
     assert attempts.begin(HERE, (1, 2, 3)) == Repetition((1, 2), ()), "as the second one went"
 
@@ -84,14 +84,14 @@ def test_an_end_without_a_beginning_says_nothing() -> None:
     """It came after the batch was thrown away."""
     attempts = Attempts()
     attempts.end(HERE, complete=True, cuts=CUTS)
-    assert attempts.begin(HERE, ()) is None
+    assert attempts.begin(HERE, ()) == Repetition(None, ())
 
 
 @pytest.mark.parametrize("field", Place._fields)
 def test_other_tasks_are_other_tasks(field: str) -> None:
     attempts = Attempts()
     attempts.begin(HERE, (1,))
-    assert attempts.begin(HERE._replace(**{field: 9}), (1,)) is None
+    assert attempts.begin(HERE._replace(**{field: 9}), (1,)) == Repetition(None, ())
 
 
 def test_a_batch_that_is_over_is_forgotten() -> None:
@@ -99,7 +99,7 @@ def test_a_batch_that_is_over_is_forgotten() -> None:
     attempts.begin(HERE, (1,))
     attempts.end(HERE, complete=True, cuts=CUTS)
     attempts.forget()
-    assert attempts.begin(HERE, (1,)) is None
+    assert attempts.begin(HERE, (1,)) == Repetition(None, ())
 
 
 # Over real sockets
@@ -144,7 +144,7 @@ def test_the_next_batch_repeats_nothing(site: Site, how: str) -> None:
     site.change(client)
     ended(client, Cut(10, 1))
     if how == "cut":
-        site.server.cut()
+        site.server.query_begins()
     assert client.begin(0 if how == "cut" else 1, 0, 0) == Go((1,), ())
 
 
@@ -159,7 +159,7 @@ def test_a_late_task_of_an_older_batch_repeats_nothing(site: Site) -> None:
 def test_a_query_that_begins_anew_repeats_nothing_even_if_old_tasks_still_run(site: Site) -> None:
     (client, _), (other, _) = site.join(), site.join()
     client.begin(-1, 0, 0)
-    site.server.cut()
+    site.server.query_begins()
     assert other.begin(-1, 0, 0) == Go((), ())
 
 
@@ -186,7 +186,7 @@ def test_a_commit_right_behind_the_answer_may_take_effect_before_the_first_row(
     answers: list[Go] = []
     task = threading.Thread(target=lambda: answers.append(client.begin(0, 0, 0)))
     task.start()
-    until(lambda: site.server._batches.running(client.name) == 1)
+    until(lambda: site.server._machine.batches.running(client.name) == 1)
     gate.set()
     until(lambda: change.phase is Phase.COMMITTED)
     looking.set()
@@ -253,7 +253,7 @@ def test_a_task_that_switched_inside_fails_if_the_controller_goes_while_it_waits
 ) -> None:
     client, _ = site.join()
     client.begin(0, 0, 0)
-    monkeypatch.setattr(site.server, "_end", lambda *_: None)  # it notes nothing
+    monkeypatch.setattr(site.server._machine, "_ended", lambda *_: None)  # it notes nothing
     said = client._say
     stopping = threading.Thread(target=site.server.stop)
 

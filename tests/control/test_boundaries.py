@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from fries.change.model import Phase
 from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
 from fries.control.server import ControlServer
 from fries.errors import WireError
-from fries.protocol.controller import Phase
 from tests.control.fakes import (
     PATIENCE,
     SECRET,
@@ -136,7 +136,7 @@ def test_after_a_cut_the_next_task_begins_a_new_batch(server: ControlServer, joi
     client.ended(Ended(0, 0, 0, {}))
     assert client.begin(0, 0, 1) == Go((), ()), "the same batch"
     client.ended(Ended(0, 0, 0, {}))
-    server.cut()
+    server.query_begins()
     phases = [change.phase]
     assert client.begin(0, 0, 0) == Go((1,), ())
     assert [*phases, change.phase] == [Phase.COMMITTED, Phase.DONE]
@@ -152,7 +152,7 @@ def test_a_worker_that_comes_after_a_cut_begins_with_the_change(
     change = server.request(order("FM", at_boundary=True))
     assert change.wait_ready(time.monotonic() + PATIENCE)
     client.ended(Ended(0, 0, 0, {}))
-    server.cut()
+    server.query_begins()
     late, engine = join()
     assert change.settled is None, "nothing runs with it yet"
     assert late.begin(0, 0, 0) == Go((1,), ())
@@ -224,8 +224,8 @@ def test_between_batches_what_is_committed_is_done(server: ControlServer, join: 
     change = server.request(order("FM"))
     client.ended(Ended(1, 0, 0, {}))
     assert change.wait(time.monotonic() + PATIENCE)
-    server.rest(finished=0)
+    server.batches_committed(0)
     assert not change.over, "batch 1 may have more stages"
-    server.rest(finished=1)
+    server.batches_committed(1)
     assert change.over
     assert client.begin(2, 0, 0) == Go((1,), ())

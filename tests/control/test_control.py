@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from fries.control.changes import Change
+from fries.change.model import Change, Phase
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Cut, Ended, Go
 from fries.control.peers import (
@@ -25,7 +25,6 @@ from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, SLOW_BYTES, frame
 from fries.errors import AuthenticationError, WireError
 from fries.log.pieces import PIECE_BYTES
-from fries.protocol.controller import Phase
 from tests.control.fakes import (
     PATIENCE,
     SECRET,
@@ -281,12 +280,11 @@ def test_a_worker_is_in_a_hurry_after_it_has_heard_of_a_change(
     [(15.0, 15.0), (5.0, 10.0), (0.0, 10.0), (1e12, 20.0), (math.nan, 10.0)],
 )
 def test_a_switch_was_after_the_commit_and_before_now_whatever_a_clock_says(
-    told: float, noted: float, monkeypatch: pytest.MonkeyPatch
+    told: float, noted: float
 ) -> None:
     change = Change(1, order("FM"), committed=10.0)
-    monkeypatch.setattr("fries.control.changes.time.time", lambda: 20.0)
-    assert change.switch("a", told) == noted
-    assert change.switch("b", 11.0) == max(noted, 11.0)
+    assert change.switch("a", told, 20.0) == noted
+    assert change.switch("b", 11.0, 20.0) == max(noted, 11.0)
     assert change.switched == {"a": noted, "b": 11.0}
 
 

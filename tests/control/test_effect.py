@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
+from fries.change.model import Phase
 from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import LogError, WireError
 from fries.log.log import Log
-from fries.protocol.controller import Phase
 from tests.control.fakes import order, until
 from tests.control.sites import Site, met
 from tests.files import SHAPE, hold
@@ -50,11 +50,11 @@ def _commit(site: Site, client: ControlClient, stage: int) -> None:
 
 
 def spark_commits(site: Site, _: ControlClient) -> None:
-    site.server.rest(N)
+    site.server.batches_committed(N)
 
 
 def query_fails(site: Site, _: ControlClient) -> None:
-    site.server.cut()
+    site.server.query_begins()
 
 
 CUT = Cut(1, 1)
@@ -92,7 +92,7 @@ MOMENTS: dict[str, Moment] = {
 def test_a_change_takes_effect_in_the_first_batch_that_could_meet_it(site: Site, name: str) -> None:
     steps, batch = MOMENTS[name]
     client, _ = site.join()
-    site.server.rest(N - 1)
+    site.server.batches_committed(N - 1)
     for step in steps:
         step(site, client)
     (change,) = site.server.committed_changes()
@@ -109,10 +109,10 @@ def test_what_no_committed_batch_has_can_be_taken_back(
     """Every row of the next batch fails, and the change has no inverse."""
     steps, batch = MOMENTS[name]
     client, _ = site.join()
-    site.server.rest(N - 1)
+    site.server.batches_committed(N - 1)
     for step in steps:
         step(site, client)
-    site.server.rest(N)
+    site.server.batches_committed(N)
     if restarts:
         site.restart(finished=N)
         client, _ = site.join()
@@ -123,7 +123,7 @@ def test_what_no_committed_batch_has_can_be_taken_back(
 @pytest.mark.parametrize("name", MOMENTS)
 def test_while_its_batch_is_not_committed_it_can_be_taken_back(site: Site, name: str) -> None:
     client, _ = site.join()
-    site.server.rest(N - 1)
+    site.server.batches_committed(N - 1)
     for step in MOMENTS[name].steps:
         if step is not spark_commits:
             step(site, client)
@@ -135,7 +135,7 @@ def test_while_its_batch_is_not_committed_it_can_be_taken_back(site: Site, name:
 
 def test_the_log_has_the_batch_before_a_task_with_the_change_begins(site: Site) -> None:
     client, _ = site.join()
-    site.server.rest(N - 1)
+    site.server.batches_committed(N - 1)
     site.change(client)
     gate = hold(site.files, "since")
     other, _ = site.join()
@@ -173,7 +173,7 @@ def test_a_task_fails_if_the_log_cannot_have_the_batch(site: Site, error: Except
         client.ended(met(N, 1))
     assert change.since is None
     del site.files.faults["since"]
-    site.server.cut()
+    site.server.query_begins()
     until(lambda: site.server.workers == ())
     again, _ = site.join()
     again.begin(N, 0, 0)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from fries.control.changes import MOST_REASON, Change
+from fries.change.model import MOST_REASON, Change, Phase
 from fries.control.client import ControlClient
 from fries.control.ledger import Ledger
 from fries.control.server import ControlServer
@@ -20,7 +20,6 @@ from fries.control.wire import RECEIVE_BYTES
 from fries.history import entry_of
 from fries.log.log import Log
 from fries.log.pieces import Buffer
-from fries.protocol.controller import Phase
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.versions import Applied, Kept, Versions
 from tests.control.fakes import SECRET, order, until

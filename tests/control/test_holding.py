@@ -39,7 +39,7 @@ def test_it_goes_on_when_something_else_is_in_use(site: Site) -> None:
         told.append(held)
         threading.Thread(target=lambda: site.server.request(order("FM"))).start()
 
-    site.server.on_hold = take_back
+    site.server.take_back(take_back, 0)
     assert client.hold("FM", 1, 0)
     assert engine.told[-2:] == [("load", 2), ("switch", 2)]
     (held,) = told
@@ -58,14 +58,14 @@ def test_it_fails_when_it_hears_that_there_is_no_way_back(site: Site, how: str) 
         }
         ways[how]()
 
-    site.server.on_hold = refuse
+    site.server.take_back(refuse, 0)
     assert not client.hold("FM", 1, 0)
 
 
 def test_a_failure_that_was_never_told_is_nobodys(site: Site) -> None:
     client, _ = site.join()
     client.begin(5, 0, 0)
-    site.server.on_hold = lambda held: pytest.fail(f"nobody told of {held}")
+    site.server.take_back(lambda held: pytest.fail(f"nobody told of {held}"), 0)
     assert not client.hold("FM", 1, 0)
 
 
@@ -73,7 +73,7 @@ def test_tasks_know_whether_a_version_is_on_probation(site: Site) -> None:
     client, _ = site.join()
     assert not client.begin(5, 0, 0).on_probation
     site.change(client)
-    site.server.probation = 2
+    site.server.take_back(None, 2)
     assert client.begin(5, 0, 1).on_probation, "batch 5 is the first one with the change"
     found = [client.begin(number, 0, 0).on_probation for number in (6, 7, 8)]
     assert found == [True, True, False]
@@ -86,7 +86,7 @@ def test_a_driver_that_comes_later_knows_it_too(site: Site) -> None:
     client.begin(5, 0, 1)
     until(lambda: "00000001.since" in site.files.contents)
     site.restart(finished=5)
-    site.server.probation = 2
+    site.server.take_back(None, 2)
     client, _ = site.join()
     found = [client.begin(number, 0, 0).on_probation for number in (6, 7, 8)]
     assert found == [True, True, False]

@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from fries.change.model import Phase
 from fries.control.client import ControlClient
 from fries.control.door import HASTE, STRANGERS_PER_SECOND, Line, Pace
 from fries.control.messages import (
@@ -35,7 +36,6 @@ from fries.control.seal import CONTROLLER, WORKER, Proof, new_secret
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, MAX_UP, Unframer, frame
 from fries.errors import OperatorError, WireError
-from fries.protocol.controller import Phase
 from fries.protocol.messages import Prepared, Refused, Snapshotted, Switched
 from tests.control.fakes import SECRET, FakeEngine, Join, order, until
 from tests.control.rogue import PATIENCE, Rogue
@@ -102,7 +102,7 @@ def test_nonsense_from_a_worker_ends_its_own_connection(
 def test_a_begin_for_every_task_that_never_ends(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.batches.MOST_TASKS", 3)
+    monkeypatch.setattr("fries.change.tasks.MOST_TASKS", 3)
     with Rogue(server.address, SECRET) as rogue:
         rogue.join()
         for number in range(4):
@@ -478,7 +478,7 @@ def test_a_failure_is_told_whatever_its_text(server: ControlServer, join: Join) 
 def test_failures_without_end_are_not_all_kept(
     server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.server.MOST_FAILURES", 2)
+    monkeypatch.setattr("fries.change.controller.MOST_FAILURES", 2)
     with Rogue(server.address, SECRET) as rogue:
         rogue.join()
         for number in range(5):

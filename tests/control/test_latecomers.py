@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from fries.control.changes import Change
+from fries.change.model import Change, Phase
 from fries.control.client import ControlClient
 from fries.control.messages import ANY_BATCH, Begin, Ended, Failed, Go, Piece, Welcome
 from fries.control.peers import MOST_UNREAD
 from fries.control.server import ControlServer
 from fries.errors import WireError
 from fries.log.pieces import PIECE_BYTES
-from fries.protocol.controller import Phase
 from tests.control.fakes import PATIENCE, SECRET, FakeEngine, Join, Stubborn, order, until
 from tests.control.rogue import Rogue
 from tests.control.sites import Site, batch
@@ -158,7 +157,7 @@ def test_a_change_that_a_newcomer_cannot_load_can_be_taken_back(site: Site) -> N
         late.begin(0, 0, 1)
     assert site.revoke(unloadable(site.server).change, "it cannot be loaded everywhere")
     assert change.phase is Phase.ROLLED_BACK
-    site.server.cut()
+    site.server.query_begins()
     again, engine = site.join()
     assert again.begin(0, 0, 0) == Go((), ())
     assert engine.told == []

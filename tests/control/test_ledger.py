@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from fries.control.changes import Change
+from fries.change.model import Change, Phase
 from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
 from fries.control.wire import LARGE_BYTES
 from fries.errors import LogError, OperatorError
 from fries.log.log import Log
-from fries.protocol.controller import Phase
 from tests.control.fakes import order, until
 from tests.control.sites import Site, batch, met, model
 from tests.files import PATIENCE, SHAPE, happened, hold
@@ -228,7 +227,7 @@ def test_failures_are_kept_until_the_query_begins_anew(site: Site) -> None:
     assert failed.problem.startswith("xxx")
     assert failed.story.endswith("the end")
     assert len(failed.problem) + len(failed.story) < len(error.problem) + len(error.story)
-    site.server.cut()
+    site.server.query_begins()
     assert site.server.failures == []
 
 

@@ -15,14 +15,13 @@ from dataclasses import replace
 
 import pytest
 
+from fries.change.model import Change, Order, Phase
 from fries.control import client as client_module
-from fries.control.changes import Change, Order
 from fries.control.client import CONNECT_SECONDS, ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.control.server import ControlServer
 from fries.control.wire import GONE_SECONDS, LARGE_BYTES
 from fries.errors import WireError
-from fries.protocol.controller import Phase
 from fries.protocol.messages import Switched
 from tests.control.fakes import PATIENCE, SECRET, SETTLED, FakeEngine, order, until
 from tests.control.proxy import Link, Proxy, Way

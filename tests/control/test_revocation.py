@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fries.control.base import LOGGED
-from fries.control.changes import Change
+from fries.change.model import Change, Phase
+from fries.change.store import LOGGED
 from fries.control.client import ControlClient
 from fries.control.messages import Ended, Go
 from fries.log.log import Log
-from fries.protocol.controller import Phase
 from tests.control.fakes import FakeEngine, order, until
 from tests.control.sites import Site, batch, met, model
 from tests.files import SHAPE, happened, hold
@@ -43,7 +42,7 @@ def test_a_change_in_transition_is_taken_back_with_its_batch(site: Site) -> None
     assert (change.phase, change.reason) == (Phase.ROLLED_BACK, "it raised")
     assert change.wait()
     until(lambda: client.broken, client)
-    site.server.cut()
+    site.server.query_begins()
     late, engine = fresh_worker(site)
     assert late.begin(5, 0, 0) == Go((), ())
     assert engine.told == []
@@ -55,13 +54,13 @@ def test_a_change_that_a_replayed_batch_began_with_is_taken_back_too(site: Site)
     client = running(site, 5)
     change = site.change(client)
     client.ended(Ended(5, 0, 0, {}, complete=False))
-    site.server.cut()
+    site.server.query_begins()
     assert client.begin(5, 0, 0) == Go((1,), ()), "replayed: all its rows are new"
     phases = [change.phase]
     assert site.revoke(1, "it raised again")
     assert [*phases, change.phase] == [Phase.DONE, Phase.ROLLED_BACK]
     assert site.server.updates_of("FM") == 0
-    site.server.cut()
+    site.server.query_begins()
     late, engine = fresh_worker(site)
     assert late.begin(5, 0, 0) == Go((), ())
     assert engine.told == []
@@ -86,7 +85,7 @@ def test_spark_may_tell_that_the_batch_is_committed(site: Site) -> None:
     client = running(site, 5)
     site.change(client)
     client.ended(met(5, 1))
-    site.server.rest(5)
+    site.server.batches_committed(5)
     assert site.server.finished == 5
     assert not site.revoke(1, "too late")
 
@@ -94,7 +93,7 @@ def test_spark_may_tell_that_the_batch_is_committed(site: Site) -> None:
 def test_a_change_between_two_batches_is_taken_back_with_the_second(site: Site) -> None:
     client, _ = site.join()
     batch(client, 5)
-    site.server.rest(5)
+    site.server.batches_committed(5)
     change = site.server.request(order("FM"))
     until(lambda: change.phase is Phase.COMMITTED)
     assert client.begin(6, 0, 0) == Go((1,), ())
@@ -138,7 +137,7 @@ def test_later_changes_go_with_it_and_earlier_ones_stay(site: Site) -> None:
     assert site.revoke(2, "it raised")
     phases = [change.phase for change in (first, second, third)]
     assert phases == [Phase.COMMITTED, Phase.ROLLED_BACK, Phase.ROLLED_BACK]
-    site.server.cut()
+    site.server.query_begins()
     late, engine = fresh_worker(site)
     assert late.begin(5, 0, 0) == Go((1,), ())
     assert engine.told == [("load", 1), ("switch", 1)]
@@ -168,7 +167,7 @@ def test_later_changes_that_wait_are_taken_back_too(site: Site) -> None:
     assert (held.phase, queued.phase) == (Phase.PREPARING, Phase.QUEUED)
     assert site.revoke(1, "it raised")
     assert (held.phase, queued.phase) == (Phase.ROLLED_BACK, Phase.ABORTED)
-    site.server.cut()
+    site.server.query_begins()
     late, engine = fresh_worker(site)
     assert late.begin(5, 0, 0) == Go((), ())
     assert engine.told == []
@@ -187,7 +186,7 @@ def test_a_later_change_whose_commit_is_being_written_goes_with_it(site: Site) -
     site.files.wait_for("00000002.end")
     assert second.phase is Phase.ROLLED_BACK
     assert happened(site.files) == []
-    site.server.cut()
+    site.server.query_begins()
     late, _ = fresh_worker(site)
     late.begin(5, 0, 0)
     third = site.change(late)
@@ -201,10 +200,10 @@ def test_functions_that_a_revoked_change_had_replaced_are_still_there(site: Site
     client.begin(2, 0, 0)
     site.change(client, model(b"two"))
     client.ended(Ended(2, 0, 0, {}, complete=False))
-    site.server.cut()
+    site.server.query_begins()
     client.begin(2, 0, 0)
     assert site.revoke(2, "it raised")
-    site.server.cut()
+    site.server.query_begins()
     late, engine = fresh_worker(site)
     assert engine.parts == {1: [b"one"]}
     assert ("adopt", 1) in engine.told
@@ -257,7 +256,7 @@ def test_functions_stay_while_the_change_that_replaced_them_may_be_revoked(site:
     client.begin(2, 0, 0)
     site.change(client, model(b"two"))
     client.ended(Ended(2, 0, 0, {}, complete=False))
-    site.server.cut()
+    site.server.query_begins()
     client.begin(2, 0, 0)  # now it is in the base, but the batch is not committed
     assert first.order.buffers
     client.ended(Ended(2, 0, 0, {}))
@@ -291,8 +290,8 @@ def test_what_was_replaced_for_good_is_not_revoked_nor_is_what_came_after_it(sit
         client.ended(met(number, number))
         client.begin(number + 1, 0, 0)
     client.ended(Ended(5, 0, 0, {}))
-    site.server.rest(5)
-    site.server.cut()
+    site.server.batches_committed(5)
+    site.server.query_begins()
     undo = site.change(client, replace(model(b"3"), automatic=True, undoes=4))
     assert not site.server.revoke({2: "suspected", undo.number: "it was made as of change 2"})
     assert undo.phase is not Phase.ROLLED_BACK

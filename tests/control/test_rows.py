@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from fries.control.changes import Change, Order, Rows, WayBack
+from fries.change.model import Change, Decision, Order, Phase, Rows, WayBack
 from fries.control.client import ControlClient
 from fries.control.messages import ANY_BATCH, ENCODER, UP, Counted, Counts, Ended, Failed, Taken
 from fries.control.server import ControlServer
@@ -25,7 +25,6 @@ from fries.events import (
 )
 from fries.listening import Announcer
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from tests.control.fakes import PATIENCE, SECRET, FakeEngine, order, until
 from tests.control.sites import Site, batch
@@ -135,7 +134,8 @@ def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> N
     assert len(looked) == 2
 
     def stop() -> None:
-        late.abandon(decided=True)
+        late.decision = Decision.MADE
+        late.abandon()
         raise WireError("the controller has stopped")
 
     late = Change(2, Order(("A",), b"", frozenset()))

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from fries.change.model import Phase
 from fries.control.client import GIVE_WAY_SECONDS, ControlClient
 from fries.control.messages import Down, Ended
 from fries.control.seal import Opener
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, SLOW_BYTES
 from fries.errors import ProtocolError
-from fries.protocol.controller import Phase
 from fries.protocol.worker import WorkerEvent
 from tests.control.fakes import PATIENCE, Join, order, until
 
@@ -118,7 +118,7 @@ def test_a_worker_without_a_task_is_not_told_that_a_change_is_about_to_come(
     busy.begin(0, 0, 0)
     idle.begin(0, 0, 1)
     idle.ended(Ended(0, 0, 1, {}))
-    until(lambda: server._batches.running(idle.name) == 0)
+    until(lambda: server._machine.batches.running(idle.name) == 0)
     told: list[Down] = []
     monkeypatch.setattr(server._peers[idle.name], "send", told.append)
     server.announce()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import fries
+from fries.change.model import Phase
 from fries.control.channel import Channel
 from fries.control.client import ControlClient
 from fries.control.messages import Counts, Ended, Go
@@ -24,7 +25,6 @@ from fries.control.server import ControlServer
 from fries.control.tls import Tls
 from fries.control.wire import LARGE_BYTES
 from fries.errors import TlsError, WireError
-from fries.protocol.controller import Phase
 from tests.control.conftest import Authority
 from tests.control.fakes import SECRET, FakeEngine, order, until
 from tests.control.rogue import PATIENCE

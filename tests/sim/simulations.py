@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fries.change.model import Phase
 from fries.graph import Graph
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 from fries.serializability import Verdict, check_trace
 from fries_lab.sim.behaviour import Behaviour
 from fries_lab.sim.engine import Simulation

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from fries.change.model import Phase
 from fries.graph import Edge, Emits, Graph, Operator, Partitioning, paths
-from fries.protocol.controller import Phase
 from fries.schedulers import Scheduler, epoch, fries, multi_version, scheduler
 from fries_lab.sim.behaviour import Behaviour
 from fries_lab.sim.engine import Simulation

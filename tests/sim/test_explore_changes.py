@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fries.protocol.controller import Phase
+from fries.change.model import Phase
 from fries.protocol.messages import Abort
 from fries.protocol.worker import Received
 from fries.schedulers import (

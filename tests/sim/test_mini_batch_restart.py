@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from fries.change.model import Phase
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, mini_batch, multi_version, restart
 from fries_lab.sim.engine import Simulation
 from fries_lab.sim.setup import Cost, Setup

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
+from fries.change.model import Phase
 from fries.graph import Graph
-from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, multi_version, restart, scheduler
 from fries_lab.sim.engine import Simulation
 from fries_lab.workloads.graphs import join_split_example, running_example, scope_figure, w5

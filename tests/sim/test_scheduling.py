@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
+from fries.change.model import Phase
 from fries.graph import Graph, paths
 from fries.graph import Operator as Op
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 from fries.schedulers import epoch, fries, fries_unpruned, multi_version, naive, scheduler
 from fries_lab.sim.engine import Simulation
 from fries_lab.sim.setup import Cost

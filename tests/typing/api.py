@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import fries
-from fries.control.changes import Rows
+from fries.change.model import Rows
 from fries.control.messages import Counts
 from fries.errors import AbortedError, FriesError, OperatorError, PlanError, UpdateRefusedError
 from fries.events import ChangeRolledBack

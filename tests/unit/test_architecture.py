@@ -22,7 +22,7 @@ CORE: Final = ("graph", "mcs", "dominators", "broadcasts", "plan", "schedulers",
 CHECKING: Final = ("trace", "transactions", "precedence", "serializability")
 PUBLIC: Final = ("errors", "mcs", "reconfiguration", *CORE, *CHECKING)
 """What others may build on."""
-MACHINES: Final = ("protocol",)
+MACHINES: Final = ("change", "protocol")
 """What the simulator drives, as the sockets do."""
 SHARED: Final = ("runtime.audit", "spark.local", "spark.plan", "spark.schemas")
 """What the experiments share with the library: audit records, settings and types of Spark."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from fries.control.batches import Batches
+from fries.change.tasks import Batches
+
+
+def over(batches: Batches, *jobs: int) -> bool:
+    """Spark says which actions are over; whether none is under way."""
+    return batches.end_jobs(jobs)
 
 
 def task(batches: Batches, batch: int) -> bool:
@@ -13,32 +18,32 @@ def task(batches: Batches, batch: int) -> bool:
 
 
 def test_an_action_between_two_stages_of_another_one_begins_no_batch() -> None:
-    over: set[int] = set()
-    batches = Batches(over.__contains__)
+    batches = Batches()
     assert task(batches, -1)
     assert not task(batches, -2), "the first one has another stage to come"
     assert not task(batches, -1)
-    over.add(-1)
+    over(batches, -1)
     assert not task(batches, -3), "the second one is not over"
-    over.update((-2, -3))
+    over(batches, -2, -3)
     assert task(batches, -4)
 
 
 def test_jobs_are_over_when_spark_says_so_and_no_task_runs() -> None:
-    over: set[int] = set()
-    batches = Batches(over.__contains__)
-    assert not batches.jobs_over, "none has begun"
+    batches = Batches()
+    assert not over(batches), "none has begun"
     batches.begin("worker", -1)
-    over.add(-1)
-    assert not batches.jobs_over, "a task runs"
+    assert not over(batches, -1), "a task runs"
     batches.end("worker")
-    assert batches.jobs_over
+    assert over(batches, -1)
     task(batches, -2)
-    assert not batches.jobs_over
+    assert not over(batches)
     task(batches, 0)
-    assert not batches.jobs_over, "a micro-batch is no job"
+    assert not over(batches, -2), "a micro-batch is no job"
 
 
 def test_actions_one_after_the_other_are_batches_of_their_own() -> None:
-    batches = Batches()
-    assert [task(batches, number) for number in (-1, -1, -2, -3)] == [True, False, True, True]
+    batches, began = Batches(), []
+    for number in (-1, -1, -2, -3):
+        over(batches, *batches.jobs - {number})
+        began.append(task(batches, number))
+    assert began == [True, False, True, True]

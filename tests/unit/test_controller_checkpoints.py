@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from fries.protocol.controller import (
-    CheckpointComplete,
-    CheckpointDue,
-    Heard,
-    Left,
-    Phase,
-    Record,
-    Send,
-)
 from fries.protocol.messages import (
     CancelCheckpoint,
     Commit,
@@ -20,6 +11,15 @@ from fries.protocol.messages import (
     Snapshotted,
     StartCheckpoint,
     Switched,
+)
+from fries_lab.sim.controller import (
+    CheckpointComplete,
+    CheckpointDue,
+    Heard,
+    Left,
+    Phase,
+    Record,
+    Send,
 )
 from tests.unit.test_controller_machine import (
     CHANGE,

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fries.errors import ProtocolError
-from fries.protocol.controller import (
+from fries.protocol.messages import (
+    Abort,
+    Commit,
+    Part,
+    Prepare,
+    Prepared,
+    Refused,
+    Retire,
+    Switched,
+)
+from fries_lab.sim.controller import (
     MOST_IN_TRANSITION,
     CheckpointDue,
     Controller,
@@ -21,16 +31,6 @@ from fries.protocol.controller import (
     Released,
     Requested,
     Send,
-)
-from fries.protocol.messages import (
-    Abort,
-    Commit,
-    Part,
-    Prepare,
-    Prepared,
-    Refused,
-    Retire,
-    Switched,
 )
 
 HEAD = Part(("FM",), head=True, forwards=(1,))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace as but
 
-from fries.control.changes import Change
+from fries.change.model import Change
 from fries.control.ledger import intent_of
 from fries.control.news import News
 from fries.errors import LogDamagedError, LogMismatchError

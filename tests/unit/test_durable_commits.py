@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fries.errors import ProtocolError
-from fries.protocol.controller import (
+from fries.protocol.messages import Abort, Commit, Prepare, Prepared, Refused, Retire, Switched
+from fries_lab.sim.controller import (
     Controller,
     ControllerEvent,
     ControllerInstruction,
@@ -28,7 +29,6 @@ from fries.protocol.controller import (
     Revoked,
     Send,
 )
-from fries.protocol.messages import Abort, Commit, Prepare, Prepared, Refused, Retire, Switched
 from tests.unit.test_controller_machine import (
     CHANGE,
     HEAD,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fries.change.model import Phase
 from fries.errors import UpdateRefusedError
-from fries.protocol.controller import Phase
 from fries.runtime.spec import EdgeSpec
 from fries.undoing import built_on, feeding, undoable
 from fries.versions import Applied, Versions

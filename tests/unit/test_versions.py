@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order, Phase
 from fries.control.messages import Failed
 from fries.errors import UpdateRefusedError
 from fries.history import entry_of
-from fries.protocol.controller import Phase
 from fries.runtime.spec import Function, Keying, Kind, OperatorSpec
 from fries.updates import Revision, revised
 from fries.versions import MOST_CHAINED, MOST_CHAINED_BYTES, Applied, Kept, Versions

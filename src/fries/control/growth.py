@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import Final
 
-from fries.control.changes import Change
+from fries.change.model import Change
 
 LEAK_BYTES: Final = 256 << 20
 """A worker that has grown by so much since a change is told of."""

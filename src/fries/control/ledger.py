@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order
 from fries.errors import FriesError
 from fries.log.log import Log
 from fries.log.pieces import Buffer

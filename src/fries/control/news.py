@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from fries.control.changes import Change, WayBack
+from fries.change.model import Change, Phase, WayBack
 from fries.control.messages import Failed
 from fries.events import (
     ChangeAborted,
@@ -17,7 +17,6 @@ from fries.events import (
     OperatorFailed,
 )
 from fries.listening import Announcer
-from fries.protocol.controller import Phase
 
 MOST_TOLD: Final = 1_000
 """Failures that are remembered as told: tasks that fail for the same reason are told of once."""
@@ -32,25 +31,21 @@ class News:
         """Whether a supervisor says what is done about failures: then they are mentioned only."""
         self._failures: set[tuple[str, int, str]] = set()
 
-    def requested(self, change: Change) -> None:
-        """A change is requested."""
-        order = change.order
-        self._events.tell(ChangeRequested(*self._about(change), order.scheduler, order.note))
-
     def deployed(self, change: Change) -> None:
         """A start has made a change of its new code: all of it has happened at once."""
         about = self._about(change)
-        self.requested(change)
+        self._requested(change)
         self._events.tell(ChangeCommitted(*about))
         self._events.tell(ChangeDone(*about))
 
-    def moved(self, change: Change, failures: Iterable[Failed] = ()) -> None:
+    def moved(self, change: Change, state: str, failures: Iterable[Failed] = ()) -> None:
         """A change may be in another state: its phase is another one, or it has taken rows."""
-        state, known = change.state, change.told
-        if state == known:
+        if state == change.told:
             return
         change.told = state
         match state:
+            case Phase.QUEUED.value:
+                self._requested(change)
             case Phase.COMMITTED.value:
                 self._events.tell(ChangeCommitted(*self._about(change)))
             case Phase.DONE.value:
@@ -77,6 +72,10 @@ class News:
             failed.story,
         )
         self._events.tell(event, logging.DEBUG if self.supervised else None)
+
+    def _requested(self, change: Change) -> None:
+        order = change.order
+        self._events.tell(ChangeRequested(*self._about(change), order.scheduler, order.note))
 
     def _rolled_back(self, change: Change, failures: Iterable[Failed]) -> None:
         why = next((one for one in failures if one.change == change.number), None)

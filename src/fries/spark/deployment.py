@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order
 from fries.errors import LogMismatchError, UpdateRefusedError
 from fries.failing import clipped, described
 from fries.graph import Graph

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from fries.control.changes import Change, WayBack
+from fries.change.model import Change, Phase, WayBack
 from fries.control.messages import ANY_BATCH, Failed
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer, Held
@@ -35,7 +35,6 @@ from fries.events import QueryStarted
 from fries.listening import Announcer
 from fries.log.owners import Ownership
 from fries.plan import CommitPoint, Plan
-from fries.protocol.controller import Phase
 from fries.reconfiguration import Reconfiguration
 from fries.runtime import audit
 from fries.runtime.shipped import Shipped
@@ -171,7 +170,7 @@ class Engine:
             self._owner.stay()
         self.learn_finished()
         self.server.flush()
-        self.server.cut()
+        self.server.query_begins()
         self.server.expect_rows()
         self.server.news.supervised = True
         self.query = self._launched(self._writer)
@@ -248,18 +247,18 @@ class Engine:
     def rest(self) -> None:
         """Let the controller know which micro-batches are committed, or whether jobs are over."""
         if self.query is None:
-            self.server.rest_jobs()
+            self.server.look_for_jobs()
             return
         if not self.query.isActive:
             self.learn_finished()
-        self.server.rest(_finished(self.query))
+        self.server.batches_committed(_finished(self.query))
 
     def learn_finished(self) -> None:
         """The query has ended: learn which micro-batches it had committed."""
         if self._checkpoint is not None:
-            self.server.rest(self._checkpoint.finished())
+            self.server.batches_committed(self._checkpoint.finished())
         elif self.query is not None:
-            self.server.rest(_reported(self.query))
+            self.server.batches_committed(_reported(self.query))
 
     def reconfigure(
         self,

@@ -6,12 +6,11 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order, Phase
 from fries.control.messages import ANY_BATCH, Failed
 from fries.errors import LogError
 from fries.failing import described
 from fries.log.reading import Logged
-from fries.protocol.controller import Phase
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import OperatorSpec
 from fries.versions import Applied

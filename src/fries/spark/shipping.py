@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from fries.control.changes import Order
+from fries.change.model import Order
 from fries.control.wire import room
 from fries.errors import UpdateRefusedError
 from fries.failing import story_of, words_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order, Phase
 from fries.control.ledger import Ledger, intent_of
 from fries.control.server import ControlServer
 from fries.errors import LogError, LogMismatchError, UpdateRefusedError
@@ -20,7 +20,6 @@ from fries.log.reading import Logged, Reading
 from fries.log.records import Committed, Ended, Founded
 from fries.log.shape import COUNT, check_fits, shape_of
 from fries.plan import Plan
-from fries.protocol.controller import Phase
 from fries.runtime.spec import OperatorSpec
 from fries.spark.checkpoint import files_of, last_commit
 from fries.spark.deployment import Program, Verdict, base_of, is_live, prepare, tell, verdicts_of

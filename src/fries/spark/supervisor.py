@@ -46,8 +46,7 @@ class SupervisedQuery:
         """Why the query failed, each time."""
         self._held: SimpleQueue[Held | None] = SimpleQueue()
         """Tasks that wait for a change to be taken back; ``None``: it is over."""
-        engine.server.on_hold = self._held.put
-        engine.server.probation = policy.probation if policy.rollback else 0
+        engine.server.take_back(self._held.put, policy.probation if policy.rollback else 0)
         for name, work in (("supervisor", self._watch), ("rollback", self._free_tasks)):
             threading.Thread(target=work, name=f"fries-{name}", daemon=True).start()
 
@@ -130,7 +129,7 @@ class SupervisedQuery:
                 going = False
             except Exception as error:  # Spark or the file system is away: that may pass
                 going = self._after(error)
-        self._engine.server.on_hold = None
+        self._engine.server.take_back(None, 0)
         self._held.put(None)
         try:
             if self._error is None:

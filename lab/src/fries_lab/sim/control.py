@@ -6,18 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fries.plan import CommitPoint, Plan, Propagation
-from fries.protocol.controller import (
-    CheckpointComplete,
-    CheckpointDue,
-    Controller,
-    ControllerEvent,
-    Drained,
-    Heard,
-    Joined,
-    Phase,
-    Record,
-    Send,
-)
 from fries.protocol.messages import Abort, Part, Prepare, Retire, ToWorker
 from fries.protocol.worker import (
     Block,
@@ -34,6 +22,18 @@ from fries.protocol.worker import (
     WorkerInstruction,
 )
 from fries_lab.errors import SimulationError
+from fries_lab.sim.controller import (
+    CheckpointComplete,
+    CheckpointDue,
+    Controller,
+    ControllerEvent,
+    Drained,
+    Heard,
+    Joined,
+    Phase,
+    Record,
+    Send,
+)
 from fries_lab.sim.metrics import ChangeRecord
 from fries_lab.sim.model import Barrier, Marker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fries.change.model import Phase
 from fries.plan import Plan, Propagation
-from fries.protocol.controller import Phase
 
 
 @dataclass

@@ -26,18 +26,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from fries.graph import Graph
 from fries.mcs import reaching
 from fries.plan import CommitPoint, Plan, Propagation
-from fries.protocol.controller import (
-    CheckpointComplete,
-    CheckpointDue,
-    Controller,
-    ControllerEvent,
-    Drained,
-    Heard,
-    Joined,
-    Phase,
-    Record,
-    Send,
-)
 from fries.protocol.messages import Abort, Prepare, Retire, ToWorker
 from fries.protocol.worker import (
     BarrierArrived,
@@ -58,6 +46,18 @@ from fries.protocol.worker import (
 )
 from fries_lab.errors import SimulationError
 from fries_lab.sim.behaviour import Behaviour, mix
+from fries_lab.sim.controller import (
+    CheckpointComplete,
+    CheckpointDue,
+    Controller,
+    ControllerEvent,
+    Drained,
+    Heard,
+    Joined,
+    Phase,
+    Record,
+    Send,
+)
 from fries_lab.sim.routing import DEFAULT, Router
 from fries_lab.sim.topology import Instance, Topology
 

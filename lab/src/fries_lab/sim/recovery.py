@@ -16,8 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from fries.change.model import Phase
 from fries.plan import CommitPoint, Propagation
-from fries.protocol.controller import Phase
 from fries.protocol.messages import ToWorker
 from fries.protocol.worker import Loaded, Worker
 from fries_lab.errors import SimulationError

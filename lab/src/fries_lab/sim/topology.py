@@ -11,8 +11,8 @@ from functools import cached_property
 from fries.graph import Edge, Graph, Partitioning
 from fries.mcs import Component
 from fries.plan import Plan, Propagation
-from fries.protocol.controller import Requested
 from fries.protocol.messages import Part
+from fries_lab.sim.controller import Requested
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""A change as the driver sees it: what was ordered, and how it goes."""
+"""A change: what was ordered, how far it has come, and what is known of it. One type for all.
+
+The controller's machine writes it, anyone reads it. Times are seconds since 1970.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,43 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from fries.control.messages import Failed
-from fries.protocol.controller import Footprint, Phase
 
+Footprint: TypeAlias = "frozenset[frozenset[str]]"
 UNTRIED: Final = "untried"
 """State of a change that is in force everywhere, but some target has not taken a row by it yet."""
 MOST_REASON: Final = 1_000
 """Characters of a reason that the history keeps: the traceback of a worker may be long."""
+
+
+class Phase(enum.Enum):
+    """Where a change stands."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTED = "aborted"
+    ROLLED_BACK = "rolled back"
+    """It was committed, failed on live rows, and was taken back with its whole batch."""
+
+
+HAPPENED: Final = (Phase.COMMITTED, Phase.DONE)
+TAKEN_BACK: Final = (Phase.ABORTED, Phase.ROLLED_BACK)
+UNDECIDED: Final = (Phase.QUEUED, Phase.PREPARING)
+
+
+class Decision(enum.Enum):
+    """Where the log entry of a commit stands."""
+
+    FREE = "free"
+    """There is no log: the decision is the machine's alone."""
+    OPEN = "open"
+    ASKED = "asked"
+    """The entry is being written: from now on the change can no longer be aborted."""
+    MADE = "made"
 
 
 class WayBack(enum.Enum):
@@ -34,6 +65,7 @@ class Order:
     targets: tuple[str, ...]
     payload: bytes = field(repr=False)
     footprint: Footprint
+    """Members of each component: decides what may be in transition together."""
     residue: bytes = field(default=b"", repr=False)
     """What is left of the payload when other changes have replaced its functions: migrations."""
     buffers: tuple[memoryview, ...] = field(default=(), repr=False)
@@ -43,7 +75,7 @@ class Order:
     timeout: float = 60.0
     """Seconds until it must be prepared everywhere."""
     requested: float = field(default_factory=time.time)
-    """When the caller asked for it, seconds since 1970."""
+    """When the caller asked for it."""
     automatic: bool = False
     """Whether nobody asked for it: it takes back what has failed."""
     undoes: int = 0
@@ -61,6 +93,14 @@ class Order:
     """By target, what people call its version, for the log."""
     note: str = ""
     """What its author has to say about it."""
+
+    def compatible(self, other: Order) -> bool:
+        """Whether both may be in transition together: the same components, or disjoint ones."""
+        if self.footprint == other.footprint:
+            return True
+        nobody = frozenset[str]()
+        mine, theirs = nobody.union(*self.footprint), nobody.union(*other.footprint)
+        return mine.isdisjoint(theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +135,42 @@ class Summary:
     reason: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Change:
-    """Written by the control thread, read by anyone. Times are seconds since 1970."""
+    """A change, from its request to its place in the history."""
 
     number: int
     order: Order
-    bit: int = 0
-    """Its bit of the epoch mask, from the moment it is prepared."""
     phase: Phase = Phase.QUEUED
     reason: str = ""
+
+    # What the protocol decides by
+    decision: Decision = Decision.FREE
+    held: bool = False
+    """Prepared in advance, and committed only when a batch ends."""
+    bit: int = 0
+    """Its bit of the epoch mask, from the moment it is prepared."""
+    waiting: set[str] = field(default_factory=set)
+    """Workers whose answer is missing in this phase."""
+    late: set[str] = field(default_factory=set)
+    """Workers that joined while a held change was prepared: its release does not wait for them."""
+    since: int | None = None
+    """The first micro-batch in which a row, a state or the base could meet it; ``None``: none yet.
+
+    While that batch is not committed by Spark, the change can be taken back without a trace."""
+
+    # What is known of its way
     committed: float | None = None
     switched: dict[str, float] = field(default_factory=dict)
     """By worker, when it had switched."""
+    last_switch: float = 0.0
+    """The last of these moments."""
     ready: bool = False
     """Whether all workers have loaded it."""
     settled: float | None = None
     """When the last of the workers that run had switched."""
     last_old: float = 0.0
     """When a target last used an old version, as far as tasks that ended have told."""
-    since: int | None = None
-    """The first micro-batch in which a row, a state or the base could meet it; ``None``: none yet.
-
-    While that batch is not committed by Spark, the change can be taken back without a trace."""
     memory: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By worker, the bytes that it used when it had switched, and those that it uses now."""
     failure: Failed | None = None
@@ -140,15 +193,33 @@ class Change:
     """Whether the controller has stopped: nobody will hear more of it."""
     _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but who waits for it: explorers copy changes."""
+        return {name: value for name, value in self.__dict__.items() if name != "_moved"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, for which nobody waits."""
+        self.__dict__.update(state, _moved=threading.Condition())
+
     @property
     def over(self) -> bool:
         """Whether nothing more will happen to it."""
         return self.phase in (Phase.DONE, Phase.ABORTED, Phase.ROLLED_BACK)
 
     @property
+    def happened(self) -> bool:
+        """Whether it was committed, and not taken back."""
+        return self.phase in HAPPENED
+
+    @property
     def taken_back(self) -> bool:
         """Whether it never happened, or no longer has."""
-        return self.phase in (Phase.ABORTED, Phase.ROLLED_BACK)
+        return self.phase in TAKEN_BACK
+
+    @property
+    def decided(self) -> bool:
+        """Whether the log may have its commit, or there is none to ask."""
+        return self.decision in (Decision.ASKED, Decision.MADE)
 
     def takes_back(self, number: int) -> bool:
         """Whether it was made, by nobody's request, because an earlier one or its undo failed."""
@@ -177,6 +248,25 @@ class Change:
         if self.settled is None:
             return self.logged_delay
         return max(self.settled, self.last_old) - self.order.requested
+
+    def summary(self) -> Summary:
+        """What its history tells of it now."""
+        order = self.order
+        return Summary(
+            self.number,
+            order.targets,
+            order.versions,
+            order.labels,
+            order.requested,
+            order.scheduler,
+            self.phase,
+            self.state,
+            self.delay,
+            order.note,
+            self.reason[:MOST_REASON],
+        )
+
+    # Waiting, from any thread
 
     def wait(self, deadline: float | None = None, rows: int = 0) -> bool:
         """Wait until all workers have switched, or it is over; ``False`` after the deadline.
@@ -209,49 +299,19 @@ class Change:
                 self._moved.wait(left)
             return reached()
 
-    def abandon(self, decided: bool) -> None:
-        """The controller stops: nobody waits for it any more.
+    # What happens to it, told by the machine
 
-        If the log may have its commit, it is not aborted: the next driver will tell.
-        """
-        if self.phase in (Phase.QUEUED, Phase.PREPARING) and not decided:
-            self.move(Phase.ABORTED, "the flow was stopped")
-        with self._moved:
-            self.abandoned = True
-            self.no_more_rows = "the flow was stopped"
-            self._moved.notify_all()
-
-    def summary(self) -> Summary:
-        """What its history tells of it now."""
-        order = self.order
-        return Summary(
-            self.number,
-            order.targets,
-            order.versions,
-            order.labels,
-            order.requested,
-            order.scheduler,
-            self.phase,
-            self.state,
-            self.delay,
-            order.note,
-            self.reason[:MOST_REASON],
-        )
-
-    def shrink(self) -> None:
-        """Forget the functions: the change was aborted, or later ones have replaced them all."""
-        self.order = replace(self.order, payload=self.order.residue, buffers=())
-
-    def move(self, phase: Phase, reason: str) -> None:
+    def move(self, phase: Phase, reason: str, now: float | None = None) -> None:
         """Enter a phase."""
+        now = time.time() if now is None else now
         with self._moved:
             self.phase, self.reason = phase, reason
             if phase is Phase.COMMITTED:
-                self.ready, self.committed = True, time.time()
-            if phase in (Phase.ABORTED, Phase.ROLLED_BACK):
+                self.ready, self.committed = True, now
+            if phase in TAKEN_BACK:
                 self.shrink()
             if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
-                self.settled = self.settled or time.time()
+                self.settled = self.settled or now
             self._moved.notify_all()
 
     def prepared(self) -> None:
@@ -260,22 +320,15 @@ class Change:
             self.ready = True
             self._moved.notify_all()
 
-    def switch(self, worker: str, told: float) -> float:
+    def switch(self, worker: str, told: float, now: float) -> float:
         """Note when a worker has switched, by its clock; gives the last such moment.
 
-        Whatever its clock has told, it was after the commit, and it is over. Readers may hold the
-        old table.
+        Whatever its clock has told, it was after the commit, and it is over.
         """
-        now = time.time()
         moment = min(max(self.committed or now, told), now)
-        self.switched = {**self.switched, worker: moment}
-        return max(self.switched.values())
-
-    def failed(self, failure: Failed, reason: str, way: WayBack | None = None) -> None:
-        """Note that it was taken back, why, and how if that is known."""
-        with self._moved:
-            self.failure, self.reason, self.way_back = failure, self.reason or reason, way
-            self._moved.notify_all()
+        self.switched[worker] = moment
+        self.last_switch = max(self.last_switch, moment)
+        return self.last_switch
 
     def settle(self, moment: float) -> None:
         """Note that all workers have switched."""
@@ -283,10 +336,16 @@ class Change:
             self.settled = moment
             self._moved.notify_all()
 
+    def failed(self, failure: Failed, reason: str, way: WayBack | None = None) -> None:
+        """Note that it was taken back, why, and how if that is known."""
+        with self._moved:
+            self.failure, self.reason, self.way_back = failure, self.reason or reason, way
+            self._moved.notify_all()
+
     def grown(self, worker: str, memory: int) -> int:
         """Note what a worker that has switched uses; how much more that is than at first."""
         first, _ = self.memory.get(worker, (memory, memory))
-        self.memory = {**self.memory, worker: (first, memory)}
+        self.memory[worker] = first, memory
         return memory - first
 
     def took(self, operator: str, new: int, old: int) -> None:
@@ -306,3 +365,19 @@ class Change:
     def used_old(self, moment: float) -> None:
         """Note that a target used an old version."""
         self.last_old = max(self.last_old, moment)
+
+    def shrink(self) -> None:
+        """Forget the functions: the change was aborted, or later ones have replaced them all."""
+        self.order = replace(self.order, payload=self.order.residue, buffers=())
+
+    def abandon(self) -> None:
+        """The controller stops: nobody waits for it any more.
+
+        If the log may have its commit, it is not aborted: the next driver will tell.
+        """
+        if self.phase in UNDECIDED and not self.decided:
+            self.move(Phase.ABORTED, "the flow was stopped")
+        with self._moved:
+            self.abandoned = True
+            self.no_more_rows = "the flow was stopped"
+            self._moved.notify_all()

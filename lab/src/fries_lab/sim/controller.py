@@ -18,35 +18,14 @@ to show what happens without it.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from fries.change.model import Decision, Footprint, Phase
 from fries.errors import ProtocolError
-from fries.protocol.events import (
-    CheckpointComplete,
-    CheckpointDue,
-    ControllerEvent,
-    ControllerInstruction,
-    Decide,
-    Decided,
-    Drained,
-    Expired,
-    Footprint,
-    Heard,
-    Joined,
-    Left,
-    Parts,
-    Phase,
-    Record,
-    Released,
-    Requested,
-    Revoked,
-    Send,
-)
 from fries.protocol.messages import (
     Abort,
     CancelCheckpoint,
@@ -60,6 +39,25 @@ from fries.protocol.messages import (
     Snapshotted,
     StartCheckpoint,
     Switched,
+)
+from fries_lab.sim.events import (
+    CheckpointComplete,
+    CheckpointDue,
+    ControllerEvent,
+    ControllerInstruction,
+    Decide,
+    Decided,
+    Drained,
+    Expired,
+    Heard,
+    Joined,
+    Left,
+    Parts,
+    Record,
+    Released,
+    Requested,
+    Revoked,
+    Send,
 )
 
 __all__ = [
@@ -90,17 +88,6 @@ __all__ = [
 
 MOST_IN_TRANSITION: Final = 63
 """Changes in transition at once: each has a bit of the signed 64-bit mask on every row."""
-
-
-class Decision(enum.Enum):
-    """Where the log entry of a commit stands."""
-
-    FREE = "free"
-    """No log that takes its time: the decision is the machine's alone."""
-    OPEN = "open"
-    ASKED = "asked"
-    """The entry is being written: from now on the change can no longer be aborted."""
-    MADE = "made"
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fries.change.model import Footprint, Phase
 from fries.protocol.messages import FromWorker, Part, ToWorker
 
 Parts: TypeAlias = "tuple[tuple[str, Part], ...]"
-Footprint: TypeAlias = "frozenset[frozenset[str]]"
-
-
-class Phase(enum.Enum):
-    """Where a change stands."""
-
-    QUEUED = "queued"
-    PREPARING = "preparing"
-    COMMITTED = "committed"
-    DONE = "done"
-    ABORTED = "aborted"
-    ROLLED_BACK = "rolled back"
-    """It was committed, failed on live rows, and was taken back with its whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
