@@ -581,7 +581,7 @@ def test_listeners_hear_of_a_deployment_and_of_no_change_of_an_earlier_driver(si
     news = News(announcer)
     news.deployed(driver.deployed[1])
     for change in driver.start.changes:  # as when a worker has told of their rows
-        news.moved(change)
+        news.moved(change, change.state)
     announcer.close()
     assert [type(event) for event in heard] == [ChangeRequested, ChangeCommitted, ChangeDone]
     requested = heard[0]
