@@ -118,7 +118,7 @@ def serve() -> None:
         waits = []
         for _ in range(CHANGES):
             began = time.perf_counter()
-            change = server.request(Order(("F",), b"x" * 500, members))
+            change = server.request(Order(("F",), b"x" * 500, members, requested=time.time()))
             change.wait(time.monotonic() + 30)
             waits.append(1000 * (time.perf_counter() - began))
             server.batches_committed(float("inf"))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fries.arguments import NUMBER, expect
-from fries.change.model import UNTRIED, Change, Phase, Rows
+from fries.change.model import UNTRIED, Phase, Rows
+from fries.control.live import LiveChange
 from fries.control.messages import Failed
 from fries.errors import AbortedError, RolledBackError, TooFewRowsError, WireError
 from fries.events import first_line, named
@@ -29,7 +30,7 @@ class Reconfiguration:
     """How a reconfiguration goes. Times are seconds."""
 
     plan: Plan
-    _change: Change = field(repr=False)
+    _change: LiveChange = field(repr=False)
     _undo: Undo = field(repr=False)
     _look: Callable[[], None] = field(repr=False)
     """Learns from Spark which micro-batches are committed."""

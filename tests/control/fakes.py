@@ -83,6 +83,7 @@ def order(*names: str, payload: bytes = b"good", at_boundary: bool = False) -> O
         members,
         at_boundary=at_boundary,
         timeout=PATIENCE,
+        requested=time.time(),
         stages=frozenset({0}),
     )
 

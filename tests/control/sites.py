@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fries.change.model import Change, Order
+from fries.change.model import Order
 from fries.control.client import ControlClient
 from fries.control.ledger import Ledger
+from fries.control.live import LiveChange
 from fries.control.messages import Cut, Ended, Go
 from fries.control.server import ControlServer
 from fries.log.log import Log
@@ -49,7 +50,7 @@ class Site:
         self.clients.append(ControlClient(self.server.address, SECRET, "fraud", engine))
         return self.clients[-1], engine
 
-    def change(self, client: ControlClient, what: Order | None = None) -> Change:
+    def change(self, client: ControlClient, what: Order | None = None) -> LiveChange:
         """A change that is committed while a task runs."""
         change = self.server.request(what or order("FM"))
         until(lambda: change.switched.keys() == {client.name} or change.over, client)

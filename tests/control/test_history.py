@@ -12,9 +12,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from fries.change.model import MOST_REASON, Change, Phase
+from fries.change.model import MOST_REASON, Phase
 from fries.control.client import ControlClient
 from fries.control.ledger import Ledger
+from fries.control.live import LiveChange
 from fries.control.server import ControlServer
 from fries.control.wire import RECEIVE_BYTES
 from fries.history import entry_of
@@ -79,7 +80,7 @@ class Driver:
         self.versions = Versions((FM,))
         self.batch = 0
 
-    def change(self, payload: bytes = b"good") -> Change:
+    def change(self, payload: bytes = b"good") -> LiveChange:
         """One change, and the batch after it."""
         self.versions.current(self.server.finished)
         number = self.server.updates_of("FM") + 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fries.change.model import Change, Phase
+from fries.change.model import Phase
 from fries.change.store import LOGGED
 from fries.control.client import ControlClient
+from fries.control.live import LiveChange
 from fries.control.messages import Ended, Go
 from fries.log.log import Log
 from tests.control.fakes import FakeEngine, order, until
@@ -213,7 +214,7 @@ def test_functions_that_a_revoked_change_had_replaced_are_still_there(site: Site
 # Functions that are of no more use
 
 
-def replaced_in_turn(site: Site, count: int) -> list[Change]:
+def replaced_in_turn(site: Site, count: int) -> list[LiveChange]:
     """Changes of one operator, a batch each; the last one's batch is not committed."""
     client = running(site, 1)
     made = []

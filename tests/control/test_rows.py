@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from fries.change.model import Change, Decision, Order, Phase, Rows, WayBack
+from fries.change.model import Decision, Order, Phase, Rows, WayBack
 from fries.control.client import ControlClient
+from fries.control.live import LiveChange
 from fries.control.messages import ANY_BATCH, ENCODER, UP, Counted, Counts, Ended, Failed, Taken
 from fries.control.server import ControlServer
 from fries.errors import OperatorError, RolledBackError, TooFewRowsError, WireError
@@ -42,7 +43,7 @@ class Job:
         self.client = ControlClient(self.server.address, SECRET, "fraud", FakeEngine())
         self.batch = 0
 
-    def change(self, *names: str) -> Change:
+    def change(self, *names: str) -> LiveChange:
         """A change that is in force, before any row has met it."""
         labels = dict.fromkeys(names, "v2")
         change = self.server.request(replace(order(*names), labels=labels))
@@ -76,7 +77,7 @@ def job() -> Iterator[Job]:
     made.close()
 
 
-def handle(change: Change, look: Callable[[], None] = lambda: None) -> Reconfiguration:
+def handle(change: LiveChange, look: Callable[[], None] = lambda: None) -> Reconfiguration:
     plan = Plan("fries", cast(Any, None), change.order.targets, ())
     return Reconfiguration(plan, change, cast(Any, None), look)
 
@@ -121,7 +122,7 @@ def test_a_change_is_untried_until_each_target_has_taken_a_row(job: Job) -> None
 
 def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> None:
     looked: list[int] = []
-    change = Change(1, Order(("A",), b"", frozenset()))
+    change = LiveChange(1, Order(("A",), b"", frozenset()))
 
     def look() -> None:
         looked.append(1)
@@ -138,7 +139,7 @@ def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> N
         late.abandon()
         raise WireError("the controller has stopped")
 
-    late = Change(2, Order(("A",), b"", frozenset()))
+    late = LiveChange(2, Order(("A",), b"", frozenset()))
     late.move(Phase.COMMITTED, "")
     assert not handle(late, stop).wait_until_done()
 

@@ -184,8 +184,8 @@ class Controller:
                 self._hear(worker, message)
             case RowsTaken():
                 self._rows_taken(event)
-            case Requested(order):
-                self._request(Change(self.last + 1, order))
+            case Requested(change):
+                self._request(change)
             case ChangeAnnounced():
                 self._send(self.batches.computing(), Soon())
             case Joined(worker):
@@ -228,6 +228,8 @@ class Controller:
     # Changes, from their request to their commit
 
     def _request(self, change: Change) -> None:
+        if change.number != self.last + 1:
+            raise ProtocolError("controller", f"change {change.number} is not the next one")
         self.last = change.number
         change.held = change.order.at_boundary
         change.decision = Decision.OPEN if self.durable else Decision.FREE

@@ -13,9 +13,9 @@ from fries.protocol.messages import Prepared, Refused, Switched
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """A user asks for a change."""
+    """A user asks for a change, which has the next number."""
 
-    order: Order
+    change: Change
 
 
 @dataclass(frozen=True, slots=True)

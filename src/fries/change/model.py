@@ -1,16 +1,15 @@
 """A change: what was ordered, how far it has come, and what is known of it. One type for all.
 
-The controller's machine writes it, anyone reads it. Times are seconds since 1970.
+The controller's machine writes it, anyone reads it. Times are seconds since 1970, and told by
+whoever drives the machine.
 """
 
 from __future__ import annotations
 
 import enum
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from fries.control.messages import Failed
 
@@ -74,7 +73,7 @@ class Order:
     """Take effect between two batches, not at once."""
     timeout: float = 60.0
     """Seconds until it must be prepared everywhere."""
-    requested: float = field(default_factory=time.time)
+    requested: float = 0.0
     """When the caller asked for it."""
     automatic: bool = False
     """Whether nobody asked for it: it takes back what has failed."""
@@ -191,15 +190,6 @@ class Change:
     """Why no further rows will come, as far as known."""
     abandoned: bool = False
     """Whether the controller has stopped: nobody will hear more of it."""
-    _moved: threading.Condition = field(default_factory=threading.Condition, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but who waits for it: explorers copy changes."""
-        return {name: value for name, value in self.__dict__.items() if name != "_moved"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, for which nobody waits."""
-        self.__dict__.update(state, _moved=threading.Condition())
 
     @property
     def over(self) -> bool:
@@ -266,59 +256,23 @@ class Change:
             self.reason[:MOST_REASON],
         )
 
-    # Waiting, from any thread
-
-    def wait(self, deadline: float | None = None, rows: int = 0) -> bool:
-        """Wait until all workers have switched, or it is over; ``False`` after the deadline.
-
-        And until each target has taken so many rows by its new version, or no more will come.
-        """
-
-        def reached() -> bool:
-            if self.taken_back or self.failure is not None:
-                return True
-            switched = self.settled is not None or self.over
-            return switched and (not rows or self.taken(rows) or bool(self.no_more_rows))
-
-        return self._wait(reached, deadline)
-
-    def wait_over(self, deadline: float | None = None) -> bool:
-        """Wait until it is over; ``False`` after the deadline."""
-        return self._wait(lambda: self.over, deadline)
-
-    def wait_ready(self, deadline: float | None = None) -> bool:
-        """Wait until all workers have loaded it, or it is over; ``False`` after the deadline."""
-        return self._wait(lambda: self.ready or self.over, deadline)
-
-    def _wait(self, reached: Callable[[], bool], deadline: float | None) -> bool:
-        with self._moved:
-            while not reached() and not self.abandoned:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._moved.wait(left)
-            return reached()
-
     # What happens to it, told by the machine
 
-    def move(self, phase: Phase, reason: str, now: float | None = None) -> None:
+    def move(self, phase: Phase, reason: str, now: float = 0.0) -> None:
         """Enter a phase."""
-        now = time.time() if now is None else now
-        with self._moved:
-            self.phase, self.reason = phase, reason
-            if phase is Phase.COMMITTED:
-                self.ready, self.committed = True, now
-            if phase in TAKEN_BACK:
-                self.shrink()
-            if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
-                self.settled = self.settled or now
-            self._moved.notify_all()
+        self.phase, self.reason = phase, reason
+        if phase is Phase.COMMITTED:
+            self.ready, self.committed = True, now
+        if phase in TAKEN_BACK:
+            self.shrink()
+        if phase is Phase.DONE:  # every task of the batch that begins has it, whoever answered
+            self.settled = self.settled or now
+        self._notify()
 
     def prepared(self) -> None:
         """Note that all workers have loaded it."""
-        with self._moved:
-            self.ready = True
-            self._moved.notify_all()
+        self.ready = True
+        self._notify()
 
     def switch(self, worker: str, told: float, now: float) -> float:
         """Note when a worker has switched, by its clock; gives the last such moment.
@@ -332,15 +286,13 @@ class Change:
 
     def settle(self, moment: float) -> None:
         """Note that all workers have switched."""
-        with self._moved:
-            self.settled = moment
-            self._moved.notify_all()
+        self.settled = moment
+        self._notify()
 
     def failed(self, failure: Failed, reason: str, way: WayBack | None = None) -> None:
         """Note that it was taken back, why, and how if that is known."""
-        with self._moved:
-            self.failure, self.reason, self.way_back = failure, self.reason or reason, way
-            self._moved.notify_all()
+        self.failure, self.reason, self.way_back = failure, self.reason or reason, way
+        self._notify()
 
     def grown(self, worker: str, memory: int) -> int:
         """Note what a worker that has switched uses; how much more that is than at first."""
@@ -351,16 +303,14 @@ class Change:
     def took(self, operator: str, new: int, old: int) -> None:
         """Note that a target has taken rows."""
         known = self.rows.get(operator, Rows())
-        with self._moved:
-            self.rows = {**self.rows, operator: Rows(known.new + new, known.old + old)}
-            self.no_more_rows = ""
-            self._moved.notify_all()
+        self.rows = {**self.rows, operator: Rows(known.new + new, known.old + old)}
+        self.no_more_rows = ""
+        self._notify()
 
     def expect_rows(self, unless: str = "") -> None:
         """Note whether further rows may come, or why not."""
-        with self._moved:
-            self.no_more_rows = unless
-            self._moved.notify_all()
+        self.no_more_rows = unless
+        self._notify()
 
     def used_old(self, moment: float) -> None:
         """Note that a target used an old version."""
@@ -377,7 +327,9 @@ class Change:
         """
         if self.phase in UNDECIDED and not self.decided:
             self.move(Phase.ABORTED, "the flow was stopped")
-        with self._moved:
-            self.abandoned = True
-            self.no_more_rows = "the flow was stopped"
-            self._moved.notify_all()
+        self.abandoned = True
+        self.no_more_rows = "the flow was stopped"
+        self._notify()
+
+    def _notify(self) -> None:
+        """Something that others may wait for has changed."""

@@ -20,9 +20,8 @@ Whoever holds the handle of a change keeps the whole of it.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from fries.change.model import Change, Summary
@@ -42,7 +41,7 @@ class Forgotten(NamedTuple):
 
 
 class Changes:
-    """Written by the control thread, read by anyone."""
+    """Written by the machine, and read by others while that does nothing."""
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
         self._whole: dict[int, Change] = {}
@@ -65,17 +64,8 @@ class Changes:
         """Closed changes of which the log still has the functions."""
         self._told: dict[str, int] = {}
         """By worker, how many of those that are done it knows."""
-        self._lock = threading.Lock()
         for change in changes:
             self.add(change)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Everything but the lock: explorers copy it."""
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: Mapping[str, object]) -> None:
-        """A copy."""
-        self.__dict__.update(state, _lock=threading.Lock())
 
     def __contains__(self, number: int) -> bool:
         return number in self._whole
@@ -87,35 +77,30 @@ class Changes:
     @property
     def whole(self) -> list[Change]:
         """The changes that still matter, oldest first."""
-        with self._lock:
-            return list(self._whole.values())
+        return list(self._whole.values())
 
     def add(self, change: Change) -> None:
         """A change is requested."""
-        with self._lock:
-            self._whole[change.number] = change
-            self._requested.update(change.order.targets)
+        self._whole[change.number] = change
+        self._requested.update(change.order.targets)
 
     def close(self, change: Change) -> None:
         """A change is over and no longer matters: keep its history only."""
-        with self._lock:
-            del self._whole[change.number]
-            self._past[change.number] = change.summary()
-            if change.happened:
-                self._updates.update(change.order.targets)
-            else:
-                self._requested.subtract(change.order.targets)
+        del self._whole[change.number]
+        self._past[change.number] = change.summary()
+        if change.happened:
+            self._updates.update(change.order.targets)
+        else:
+            self._requested.subtract(change.order.targets)
 
     def tell_again(self, change: Change) -> None:
         """Something of a change that may be closed is known only now."""
-        with self._lock:
-            if change.number in self._past:
-                self._past[change.number] = change.summary()
+        if change.number in self._past:
+            self._past[change.number] = change.summary()
 
     def history(self) -> list[Summary]:
         """All changes that were ever requested, oldest first."""
-        with self._lock:
-            every = [*self._past.values(), *(change.summary() for change in self._whole.values())]
+        every = [*self._past.values(), *(change.summary() for change in self._whole.values())]
         return sorted(every, key=lambda one: one.number)
 
     def happened(self) -> list[Change]:
@@ -124,11 +109,10 @@ class Changes:
 
     def updates(self) -> Counter[str]:
         """By operator, how many updates were committed and not taken back."""
-        with self._lock:
-            counts = self._updates.copy()
-            for change in self._whole.values():
-                if change.happened:
-                    counts.update(change.order.targets)
+        counts = self._updates.copy()
+        for change in self._whole.values():
+            if change.happened:
+                counts.update(change.order.targets)
         return counts
 
     def requested(self, operator: str) -> int:

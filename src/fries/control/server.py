@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fries.change.controller import Controller
@@ -56,6 +56,7 @@ from fries.change.model import Change, Order, Phase, Summary, WayBack
 from fries.control.door import Door, Line
 from fries.control.growth import Growth
 from fries.control.ledger import Ledger
+from fries.control.live import LiveChange
 from fries.control.loop import LoopThread
 from fries.control.messages import (
     Begin,
@@ -116,6 +117,8 @@ class ControlServer:
         context = None if tls is None else tls.context(server=True)
         self._door = Door(secret, context, self._attend)
         self._machine = Controller()
+        self._reading = threading.Lock()
+        """Held while the machine works, and by others who read what it keeps."""
         self._peers: dict[str, Peer] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """By change that is not over, when it must be prepared."""
@@ -171,7 +174,8 @@ class ControlServer:
 
     def history(self) -> list[Summary]:
         """All changes that were ever requested, oldest first."""
-        return self._machine.changes.history()
+        with self._reading:
+            return self._machine.changes.history()
 
     @property
     def in_transition(self) -> bool:
@@ -183,11 +187,13 @@ class ControlServer:
 
         Without those that later ones have replaced for good.
         """
-        return self._machine.changes.happened()
+        with self._reading:
+            return self._machine.changes.happened()
 
     def updates(self) -> dict[str, int]:
         """By operator, how many updates were committed and not taken back."""
-        return self._machine.changes.updates()
+        with self._reading:
+            return self._machine.changes.updates()
 
     def updates_of(self, operator: str) -> int:
         """How many updates of an operator were requested and not taken back."""
@@ -199,13 +205,13 @@ class ControlServer:
         """A change is about to be requested: tell the workers that compute."""
         self._tell_machine(ChangeAnnounced())
 
-    def request(self, order: Order) -> Change:
-        """Begin a change. Call it from any thread; the answer is its handle."""
+    def request(self, order: Order) -> LiveChange:
+        """Begin a change. Call it from any thread, and wait for it as you like."""
 
-        def submit() -> Change:
-            number = self._machine.last + 1
-            self._drive(Requested(order))
-            return self._machine.changes[number]
+        def submit() -> LiveChange:
+            change = LiveChange(self._machine.last + 1, order)
+            self._drive(Requested(change))
+            return change
 
         return self._loop.ask(submit)
 
@@ -284,7 +290,7 @@ class ControlServer:
     def restore(
         self,
         ledger: Ledger,
-        changes: list[Change],
+        changes: Sequence[Change],
         last: int,
         finished: int,
         definition: bytes = b"",
@@ -384,7 +390,9 @@ class ControlServer:
 
     def _drive(self, event: ControllerEvent) -> None:
         """Hand an event over, and carry out what the machine wants done."""
-        for instruction in self._machine.handle(event, time.time()):
+        with self._reading:
+            instructions = self._machine.handle(event, time.time())
+        for instruction in instructions:
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: ControllerInstruction) -> None:

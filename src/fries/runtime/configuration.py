@@ -1,9 +1,4 @@
-"""Which version of which operator a row gets: the epoch arithmetic of a worker.
-
-Every row carries a 64-bit mask. A change in transition has a bit of it: set means that the row
-entered the change's component after the switch, and every member obeys. Changes in the base of a
-batch apply to all its rows and need no bit.
-"""
+"""All versions of all operators that a worker may need; :mod:`fries.change.epochs` says which."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from fries.change.epochs import Epochs, InTransition
 from fries.errors import OperatorError
 from fries.failing import described, shortened
 from fries.runtime.buckets import states, unpacked
@@ -52,13 +48,10 @@ class Body:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A change that this worker can use."""
+    """What a change brings."""
 
-    bit: int
-    """Its bit of the mask, as a number with just that bit set."""
     bodies: Mapping[str, Body]
     migrations: Mapping[str, Function | None]
-    entries: frozenset[int]
     undoes: int
     """The change that it takes back; 0: none."""
 
@@ -70,14 +63,12 @@ class Configuration:
     """
 
     def __init__(self, operators: Iterable[OperatorSpec] = ()) -> None:
+        self._epochs = Epochs()
         self._loaded: dict[int, _Loaded] = {}
         """Changes that are not in the base. Replaced, never changed: rows go on meanwhile."""
         self._replacing = threading.Lock()
-        self._switched: set[int] = set()
         self.failing = FailingShare()
         """How many rows have failed of late where they may."""
-        self._pinned: set[int] | None = None
-        """What a task that must go as before has switched to, whatever the worker has since."""
         self._start(operators)
 
     def define(self, definition: bytes, skipped: Mapping[str, int]) -> None:
@@ -116,11 +107,12 @@ class Configuration:
         """
         shipped = Shipped.of(pickle.loads(payload, buffers=parts), self._built)
         bodies = {name: Body.of(spec) for name, spec in shipped.operators.items()}
-        loaded = _Loaded(1 << bit, bodies, shipped.migrations, shipped.entries, shipped.undoes)
+        loaded = _Loaded(bodies, shipped.migrations, shipped.undoes)
         for name in bodies:
             self._try_migration(name, change, loaded)
         with self._replacing:
             self._loaded = {**self._loaded, change: loaded}
+            self._epochs.load(change, InTransition(1 << bit, frozenset(bodies), shipped.entries))
 
     def sampled(self, operator: str, bucket: bytes) -> None:
         """Keep a few live states, for the next migration to be tried on."""
@@ -129,11 +121,12 @@ class Configuration:
 
     def switch(self, change: int) -> None:
         """Stamp rows that enter the change's components from now on."""
-        self._switched.add(change)
+        self._epochs.switch(change)
 
     def drop(self, change: int) -> None:
         """Forget a change: it was aborted, or is part of the base."""
         with self._replacing:
+            self._epochs.drop(change)
             self._loaded = {number: one for number, one in self._loaded.items() if number != change}
 
     def begin(self, base: Iterable[int], pinned: Iterable[int] | None = None) -> None:
@@ -141,16 +134,15 @@ class Configuration:
 
         ``pinned`` are the changes that it must begin with, if it is a repetition.
         """
-        self._pinned = None if pinned is None else set(pinned)
-        for change in sorted(set(base) & self._loaded.keys()):
+        for change in self._epochs.begin(base, pinned):
             self.adopt(change)
 
     def adopt(self, change: int) -> None:
         """Make a change that was loaded part of the base."""
         with self._replacing:
             self._fold(change, self._loaded[change])
+            self._epochs.adopt(change)
             self._loaded = {n: one for n, one in self._loaded.items() if n != change}
-        self._switched.discard(change)
 
     def _fold(self, change: int, loaded: _Loaded) -> None:
         """Make a change part of the base."""
@@ -170,66 +162,41 @@ class Configuration:
     @property
     def in_transition(self) -> bool:
         """Whether there are changes that are not in the base."""
-        return bool(self._loaded)
+        return bool(self._epochs.loaded)
 
     @property
     def repeats(self) -> bool:
         """Whether the task at hand must go as it went before."""
-        return self._pinned is not None
+        return self._epochs.repeats
 
     def bits_of(self, operator: str) -> int:
         """The bits that decide which version of an operator a row gets; 0: all rows get one."""
-        bits = 0
-        for loaded in self._loaded.values():
-            if operator in loaded.bodies:
-                bits |= loaded.bit
-        return bits
+        return self._epochs.bits_of(operator)
 
     def changes(self, bits: int) -> list[int]:
         """The changes in transition that some bits stand for."""
-        return [change for change, loaded in self._loaded.items() if loaded.bit & bits]
+        return self._epochs.changes(bits)
 
     def stamp_on(self, edge: int) -> int:
         """The bits to set on rows that come in over an edge."""
-        bits = 0
-        switched = self._effective
-        for change, loaded in self._loaded.items():
-            if change in switched and edge in loaded.entries:
-                bits |= loaded.bit
-        return bits
+        return self._epochs.stamp_on(edge)
 
     def stamping(self, edges: Iterable[int]) -> frozenset[int]:
         """The changes whose bits are set on rows that come in over some edges."""
-        loaded = self._loaded
-        return frozenset(
-            change
-            for change in self._effective
-            if change in loaded and not loaded[change].entries.isdisjoint(edges)
-        )
+        return self._epochs.stamping(edges)
 
     def pin(self, change: int) -> None:
         """In a repetition: here the task had switched to a change."""
-        assert self._pinned is not None
-        self._pinned.add(change)
-
-    @property
-    def _effective(self) -> set[int]:
-        return self._switched if self._pinned is None else self._pinned
+        self._epochs.pin(change)
 
     def origin(self, operator: str, mask: int) -> int:
         """The change that brought the version that a row with some mask gets; 0: none did."""
-        applied = [
-            change
-            for change, loaded in self._loaded.items()
-            if operator in loaded.bodies and mask & loaded.bit
-        ]
-        return max(applied, default=self._origins[operator])
+        applied = self._epochs.applied(operator, mask)
+        return applied[-1] if applied else self._origins[operator]
 
     def in_force(self, operators: Iterable[str], changes: Iterable[int]) -> tuple[int, ...]:
         """The changes that brought the versions of rows that have some changes in transition."""
-        bits = 0
-        for change in changes:
-            bits |= self._loaded[change].bit
+        bits = self._epochs.bits(changes)
         return tuple(self.origin(name, bits) for name in operators)
 
     def version(self, operator: str, mask: int) -> int:
@@ -293,8 +260,5 @@ class Configuration:
 
     def _applied(self, operator: str, mask: int) -> list[tuple[int, _Loaded]]:
         """The updates of an operator in transition that a row has, oldest first."""
-        return [
-            (change, loaded)
-            for change, loaded in sorted(self._loaded.items())
-            if operator in loaded.bodies and mask & loaded.bit
-        ]
+        changes = self._epochs.applied(operator, mask)  # first: a change is loaded before it counts
+        return [(change, self._loaded[change]) for change in changes]

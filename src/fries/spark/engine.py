@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from fries.change.model import Change, Phase, WayBack
+from fries.control.live import LiveChange
 from fries.control.messages import ANY_BATCH, Failed
 from fries.control.seal import new_secret
 from fries.control.server import ControlServer, Held
@@ -499,7 +500,7 @@ class Engine:
     def _is_streaming(self) -> bool:
         return any(frame.isStreaming for frame in self._flow.sources.values())
 
-    def _restart(self, change: Change, timeout: float) -> None:
+    def _restart(self, change: LiveChange, timeout: float) -> None:
         """The baseline: stop the query, which throws its batch away, and start it again."""
         deadline = time.monotonic() + timeout
         while not change.wait_ready(time.monotonic() + LOOK_SECONDS):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fries.change.model import Change, Order, Phase
+from fries.control.live import LiveChange
 from fries.control.messages import ANY_BATCH, Failed
 from fries.errors import LogError
 from fries.failing import described
@@ -16,7 +17,7 @@ from fries.runtime.spec import OperatorSpec
 from fries.versions import Applied
 
 
-def _restored(logged: Logged) -> Change:
+def _restored(logged: Logged) -> LiveChange:
     """A change of an earlier life: it has happened to all batches that will come, or never."""
     intent, end = logged.intent, logged.end
     assert intent is not None
@@ -37,7 +38,7 @@ def _restored(logged: Logged) -> Change:
         undoes=intent.undoes,
         automatic=intent.automatic,
     )
-    change = Change(logged.number, order)
+    change = LiveChange(logged.number, order)
     if logged.happened:
         change.move(Phase.DONE, "")
         change.since, change.settled = logged.since, None

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from fries.change.model import Change, Order, Phase
 from fries.control.ledger import Ledger, intent_of
+from fries.control.live import LiveChange
 from fries.control.server import ControlServer
 from fries.errors import LogError, LogMismatchError, UpdateRefusedError
 from fries.log.files import COPIES, FOLDER, Files
@@ -73,7 +74,7 @@ class Recovered(NamedTuple):
     versions: Versions
     operators: tuple[OperatorSpec, ...]
     """As the first start had them: what workers begin with."""
-    deployed: tuple[Plan, Change] | None
+    deployed: tuple[Plan, LiveChange] | None
     """The change that this start has made, if the code is new."""
     owner: Ownership
 
@@ -184,7 +185,7 @@ class Start:
         code = Code(self._noted, packed_operators(base) if self._anew or not read.base else ())
         return Log(files, self._shape, self._anew, copies, read, owner, code)
 
-    def deploy(self, log: Log) -> tuple[Plan, Change] | None:
+    def deploy(self, log: Log) -> tuple[Plan, LiveChange] | None:
         """Have the log note the code of this start, and the change that brings it."""
         made = None
         if self.deployment.plan is not None and self.deployment.order is not None:
@@ -201,7 +202,7 @@ class Start:
             log.found(Founded(self._shape, time.time(), founded.replaces, self._noted), payload)
         return made
 
-    def _bring(self, log: Log, order: Order) -> Change:
+    def _bring(self, log: Log, order: Order) -> LiveChange:
         number = log.last + 1
         intent = intent_of(number, order)
         log.intend(intent, (order.payload, *order.buffers))
@@ -216,7 +217,7 @@ class Start:
         self.versions.add(_applied(change, self.versions.built, current))
         return change
 
-    def tell(self, flow: str, deployed: tuple[Plan, Change] | None) -> None:
+    def tell(self, flow: str, deployed: tuple[Plan, LiveChange] | None) -> None:
         """Log which version of each operator is in force, and why."""
         counts = self._counts + Counter(self.deployment.targets)
         number = None if deployed is None else deployed[1].number
