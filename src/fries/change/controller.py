@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from fries.change.events import (
+    AbortLogged,
     BatchesCommitted,
     Blamed,
     CancelTimer,
@@ -41,6 +42,7 @@ from fries.change.events import (
     JobsOver,
     Joined,
     Left,
+    LogAbort,
     LogCommit,
     LogEffect,
     LogEnd,
@@ -196,6 +198,8 @@ class Controller:
                 self._expire(number)
             case Decided(number, problem):
                 self._decided(number, problem)
+            case AbortLogged(number, problem):
+                self._abort_logged(number, problem)
             case EffectLogged(ticket, problem):
                 self._effect_logged(self._parked.pop(ticket), problem)
             case BatchesCommitted(upto):
@@ -292,10 +296,21 @@ class Controller:
         if change is None or change.decision is not Decision.ASKED:
             raise ProtocolError("controller", f"nobody asked for a decision on change {number}")
         if problem:
-            self._abort(change, f"the commit cannot be logged: {problem}")
+            change.doubt = f"the commit cannot be logged: {problem}"
+            self._out.append(LogAbort(number, change.doubt, again=False))
         else:
             change.decision = Decision.MADE
             self._note_ready(change)
+
+    def _abort_logged(self, number: int, problem: str) -> None:
+        """Users hear that a change was aborted when no driver can find its commit any more."""
+        change = self.active.get(number)
+        if change is None:
+            return  # it was revoked meanwhile
+        if problem:
+            self._out.append(LogAbort(number, change.doubt, again=True))
+        else:
+            self._abort(change, change.doubt)
 
     def _expire(self, number: int) -> None:
         """Abort what could not be prepared in time; what is prepared will be finished."""

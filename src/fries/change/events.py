@@ -68,6 +68,14 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class AbortLogged:
+    """What :class:`LogAbort` asked for is in the log, or is not yet for some reason."""
+
+    change: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EffectLogged:
     """What :class:`LogEffect` asked for is in the log, or for some reason cannot be."""
 
@@ -150,6 +158,7 @@ ControllerEvent: TypeAlias = (
     | RowsTaken
     | Expired
     | Decided
+    | AbortLogged
     | EffectLogged
     | BatchesCommitted
     | JobsOver
@@ -227,6 +236,19 @@ class LogCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class LogAbort:
+    """Have the log know that a change was not committed, and report :class:`AbortLogged`.
+
+    It may have the commit although writing it has failed: then this overrides it.
+    """
+
+    change: int
+    reason: str
+    again: bool
+    """Whether that was tried before: then after a while."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogEffect:
     """Have the log know in which batch changes take effect, and report :class:`EffectLogged`."""
 
@@ -285,6 +307,7 @@ ControllerInstruction: TypeAlias = (
     | CancelTimer
     | LogIntent
     | LogCommit
+    | LogAbort
     | LogEffect
     | LogEnd
     | LogShrink

@@ -145,6 +145,8 @@ class Change:
 
     # What the protocol decides by
     decision: Decision = Decision.FREE
+    doubt: str = ""
+    """Why the log may have its commit, or not; it waits until that is known."""
     held: bool = False
     """Prepared in advance, and committed only when a batch ends."""
     bit: int = 0

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from fries.change.model import Change, Order
+from fries.change.model import Change, Order, Phase
 from fries.errors import FriesError
 from fries.log.log import Log
 from fries.log.pieces import Buffer
@@ -54,6 +54,23 @@ class Ledger:
                 except FriesError as error:
                     problem = str(error)
             return problem
+
+        self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
+
+    def abort(self, number: int, reason: str, then: Callable[[str], None]) -> None:
+        """Write that a change was not committed, whatever came of its commit.
+
+        If its intent could not be written nothing was, and its number may be another driver's.
+        """
+        record = Ended(number, time.time(), Phase.ABORTED.value, reason)
+
+        def write() -> str:
+            if number not in self._unwritten:
+                try:
+                    self._log.end(record)
+                except FriesError as error:
+                    return str(error)
+            return ""
 
         self._pool.submit(write).add_done_callback(lambda done: then(_outcome(done)))
 

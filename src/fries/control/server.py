@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fries.change.controller import Controller
 from fries.change.events import (
+    AbortLogged,
     BatchesCommitted,
     Blamed,
     CancelTimer,
@@ -32,6 +33,7 @@ from fries.change.events import (
     JobsOver,
     Joined,
     Left,
+    LogAbort,
     LogCommit,
     LogEffect,
     LogEnd,
@@ -78,6 +80,8 @@ from fries.protocol.messages import Snapshotted
 
 MOST_COUNTERS: Final = 100_000
 """Operators with counters: a worker cannot invent so many that they fill the driver."""
+RETRY_SECONDS: Final = 1.0
+"""Until the log is asked again to forget a commit of which nobody knows whether it is there."""
 _logger = logging.getLogger(__name__)
 
 
@@ -448,12 +452,22 @@ class ControlServer:
                 ledger.intend(number, order)
             case LogCommit(number):  # if the loop has ended, the log tells the next driver
                 ledger.commit(number, lambda problem: self._tell_later(Decided(number, problem)))
+            case LogAbort(number, reason, again):
+                self._loop.later(
+                    RETRY_SECONDS if again else 0.0, lambda: self._log_abort(number, reason)
+                )
             case LogEffect(ticket, changes, batch):
                 ledger.take_effect(changes, batch, lambda problem: self._effect(ticket, problem))
             case LogEnd(change):
                 ledger.end(change)
             case LogShrink(number, order):
                 ledger.shrink(number, order)
+
+    def _log_abort(self, number: int, reason: str) -> None:
+        assert self._ledger is not None
+        self._ledger.abort(
+            number, reason, lambda problem: self._tell_later(AbortLogged(number, problem))
+        )
 
     def _effect(self, ticket: int, problem: str) -> None:
         if problem:
