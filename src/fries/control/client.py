@@ -54,7 +54,7 @@ from fries.protocol.worker import (
     Load,
     Loaded,
     Received,
-    Reply,
+    Say,
     Switch,
     Worker,
     WorkerEvent,
@@ -463,9 +463,9 @@ class ControlClient:
                 case Switch() | Drop():
                     self._due.append(instruction)
                     self._state.notify_all()
-                case Reply(Switched()):
+                case Say(Switched()):
                     pass  # sent when the switch has happened, in _apply_due
-                case Reply(message):
+                case Say(message):
                     self._say(message)
 
     def _apply_due(self) -> None:

@@ -1,9 +1,6 @@
 """The worker's side of the protocol, without I/O.
 
-A worker loads a change when told to prepare. A head switches on the commit message
-itself; any other member switches when the epoch marker of the change has arrived on
-all its input channels inside the component. Channels whose marker (or checkpoint
-barrier) has arrived stay blocked until the others have theirs: epoch alignment.
+A worker loads a change when told to prepare, and switches when told to commit.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from fries.protocol.messages import (
     Prepared,
     Refused,
     Retire,
-    Snapshotted,
     StartCheckpoint,
     Switched,
     ToWorker,
@@ -44,23 +40,7 @@ class Loaded:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerArrived:
-    """The epoch marker of a change came in on a data channel."""
-
-    change: int
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class BarrierArrived:
-    """A checkpoint barrier came in on a data channel."""
-
-    checkpoint: int
-    channel: int
-
-
-WorkerEvent: TypeAlias = Received | Loaded | MarkerArrived | BarrierArrived
+WorkerEvent: TypeAlias = Received | Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +60,6 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class SendMarkers:
-    """Put the epoch marker of a change on these output channels, behind all data."""
-
-    change: int
-    channels: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Take nothing more from a channel."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unblock:
-    """Take from these channels again."""
-
-    channels: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
-    """Save state and configuration for a checkpoint, then send its barrier downstream."""
-
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
 class Drop:
     """Forget what was loaded for a change that was aborted, or what a retired one replaced."""
 
@@ -117,24 +68,21 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Say:
     """Send a message to the controller."""
 
     message: FromWorker
 
 
-WorkerInstruction: TypeAlias = (
-    Load | Switch | SendMarkers | Block | Unblock | TakeSnapshot | Drop | Reply
-)
+WorkerInstruction: TypeAlias = Load | Switch | Drop | Say
 Step: TypeAlias = "tuple[Worker, tuple[WorkerInstruction, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """State of one worker. ``inputs`` are its data channels, all of them."""
+    """State of one worker."""
 
     name: str
-    inputs: frozenset[int] = frozenset()
     parts: tuple[tuple[int, Part], ...] = ()
     """Changes that this worker knows and that are not retired."""
     loading: frozenset[int] = frozenset()
@@ -145,14 +93,6 @@ class Worker:
     """Those of ``parts`` that it has switched to."""
     retired: frozenset[int] = frozenset()
     """Those of ``loading`` whose transition is over: to adopt and forget once loaded."""
-    markers: tuple[tuple[int, frozenset[int]], ...] = ()
-    """Per change that is being aligned: the channels whose marker has arrived."""
-    checkpoint: int = 0
-    """The newest checkpoint it has seen, by a barrier or by a message."""
-    barriers: frozenset[int] = frozenset()
-    """Channels whose barrier of that checkpoint has arrived, while others are missing."""
-    cancelled: int = 0
-    """Barriers of checkpoints up to this one mean nothing."""
 
     def handle(self, event: WorkerEvent) -> Step:
         """Change state by one event: the only door."""
@@ -161,10 +101,6 @@ class Worker:
                 return self._receive(message)
             case Loaded(change, error):
                 return self._loaded(change, error)
-            case MarkerArrived(change, channel):
-                return self._marker(change, channel)
-            case BarrierArrived(checkpoint, channel):
-                return self._barrier(checkpoint, channel)
 
     def _receive(self, message: ToWorker) -> Step:
         match message:
@@ -176,10 +112,8 @@ class Worker:
                 return self._forget(change), (Drop(change, aborted=True),)
             case Retire(change):
                 return self._retire(change)
-            case StartCheckpoint(checkpoint):
-                return self._snapshot(checkpoint)
-            case CancelCheckpoint(checkpoint):
-                return self._cancel(checkpoint)
+            case StartCheckpoint() | CancelCheckpoint():
+                raise ProtocolError(self.name, "checkpoints are not taken here")
 
     def _prepare(self, change: int, part: Part) -> Step:
         if change in dict(self.parts):
@@ -191,13 +125,12 @@ class Worker:
         if change not in self.loading:  # aborted meanwhile: forget what was loaded too late
             return self, (Drop(change, aborted=True),)
         if error is not None:
-            return self._forget(change), (Reply(Refused(change, error)),)
+            return self._forget(change), (Say(Refused(change, error)),)
         state, instructions = replace(self, loading=self.loading - {change})._catch_up()
-        return state, (Reply(Prepared(change)), *instructions)
+        return state, (Say(Prepared(change)), *instructions)
 
     def _commit(self, change: int) -> Step:
-        if not self._part(change).head:
-            return self, ()
+        self._part(change)
         if change in self.early:
             raise ProtocolError(self.name, f"change {change} was committed twice")
         return replace(self, early=self.early | {change})._catch_up()
@@ -237,27 +170,8 @@ class Worker:
             self,
             switched=self.switched | {change},
             early=self.early - {change},
-            markers=tuple((number, seen) for number, seen in self.markers if number != change),
         )
-        instructions: list[WorkerInstruction] = [Switch(change, part.targets)]
-        if part.forwards:
-            instructions.append(SendMarkers(change, part.forwards))
-        if part.awaits:
-            instructions.append(Unblock(part.awaits))
-        instructions.append(Reply(Switched(change)))
-        return state, tuple(instructions)
-
-    def _marker(self, change: int, channel: int) -> Step:
-        part = self._part(change)
-        seen = dict(self.markers).get(change, frozenset()) | {channel}
-        if channel not in part.awaits:
-            raise ProtocolError(self.name, f"no marker of change {change} belongs on {channel}")
-        others = tuple((number, channels) for number, channels in self.markers if number != change)
-        state = replace(self, markers=(*others, (change, seen)))
-        if seen != part.awaits:
-            return state, (Block(channel),)
-        state, instructions = replace(state, early=state.early | {change})._catch_up()
-        return state, instructions or (Block(channel),)
+        return state, (Switch(change, part.targets), Say(Switched(change)))
 
     def _forget(self, change: int) -> Worker:
         return replace(
@@ -268,24 +182,3 @@ class Worker:
             retired=self.retired - {change},
             switched=self.switched - {change},
         )
-
-    def _barrier(self, checkpoint: int, channel: int) -> Step:
-        if checkpoint <= self.cancelled or checkpoint < self.checkpoint:
-            return self, ()  # cancelled: a newer one starts only then, even if it is faster here
-        stale = self.barriers if checkpoint > self.checkpoint else frozenset[int]()
-        seen = (self.barriers - stale) | {channel}
-        released = (Unblock(stale),) if stale else ()
-        if seen == self.inputs:
-            state, instructions = self._snapshot(checkpoint)
-            return state, (*released, *instructions, Unblock(self.inputs))
-        return replace(self, checkpoint=checkpoint, barriers=seen), (*released, Block(channel))
-
-    def _snapshot(self, checkpoint: int) -> Step:
-        state = replace(self, checkpoint=checkpoint, barriers=frozenset())
-        return state, (TakeSnapshot(checkpoint), Reply(Snapshotted(checkpoint)))
-
-    def _cancel(self, checkpoint: int) -> Step:
-        if checkpoint < self.checkpoint:  # a newer barrier overtook this message
-            return replace(self, cancelled=max(self.cancelled, checkpoint)), ()
-        state = replace(self, cancelled=checkpoint, barriers=frozenset())
-        return state, (Unblock(self.barriers),) if self.barriers else ()

@@ -19,23 +19,18 @@ from fries.protocol.controller import (
     Send,
 )
 from fries.protocol.messages import Abort, Part, Prepare, Retire, ToWorker
-from fries.protocol.worker import (
-    Block,
-    Drop,
-    Load,
-    Loaded,
-    Received,
-    Reply,
-    SendMarkers,
-    Switch,
-    TakeSnapshot,
-    Unblock,
-    WorkerEvent,
-    WorkerInstruction,
-)
+from fries.protocol.worker import Drop, Load, Loaded, Received, Say, Switch
 from fries_lab.errors import SimulationError
 from fries_lab.sim.metrics import ChangeRecord
 from fries_lab.sim.model import Barrier, Marker
+from fries_lab.sim.worker_machine import (
+    AligningEvent,
+    AligningInstruction,
+    Block,
+    SendMarkers,
+    TakeSnapshot,
+    Unblock,
+)
 
 if TYPE_CHECKING:
     from fries_lab.sim.engine import Simulation
@@ -97,7 +92,7 @@ class ControlPlane:
                 case CheckpointComplete(checkpoint):
                     self._sim.recovery.complete(checkpoint)
 
-    def tell(self, worker: SimWorker, event: WorkerEvent) -> None:
+    def tell(self, worker: SimWorker, event: AligningEvent) -> None:
         """Feed a worker's machine and carry out what it says."""
         worker.machine, instructions = worker.machine.handle(event)
         for instruction in instructions:
@@ -162,10 +157,10 @@ class ControlPlane:
                 self.fenced.add(change.number)
                 self._sim.fence(partial(self.drive, Drained(change.number)))
 
-    def _carry_out(self, worker: SimWorker, instruction: WorkerInstruction) -> None:
+    def _carry_out(self, worker: SimWorker, instruction: AligningInstruction) -> None:
         sim = self._sim
         match instruction:
-            case Reply(message):
+            case Say(message):
                 arrival = sim.now + sim.setup.control_latency
                 sim.at(arrival, self._heard, Heard(worker.name, message))
             case Load(change, part):
