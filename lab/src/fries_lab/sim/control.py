@@ -18,8 +18,8 @@ from fries.protocol.controller import (
     Record,
     Send,
 )
-from fries.protocol.messages import Abort, Part, Prepare, Retire, ToWorker
-from fries.protocol.worker import Drop, Load, Loaded, Received, Say, Switch
+from fries.protocol.messages import Abort, FromWorker, Part, Prepare, Retire, ToWorker
+from fries.protocol.worker_events import Drop, Load, Loaded, Received, Say, Switch
 from fries_lab.errors import SimulationError
 from fries_lab.sim.metrics import ChangeRecord
 from fries_lab.sim.model import Barrier, Marker
@@ -161,10 +161,11 @@ class ControlPlane:
         sim = self._sim
         match instruction:
             case Say(message):
+                assert isinstance(message, FromWorker), "it has no tasks"
                 arrival = sim.now + sim.setup.control_latency
                 sim.at(arrival, self._heard, Heard(worker.name, message))
-            case Load(change, part):
-                self._load(worker, change, part)
+            case Load(change):
+                self._load(worker, change, dict(worker.machine.parts)[change])
             case Switch(change, targets):
                 self._switch(worker, change, targets)
             case SendMarkers(change, channels):

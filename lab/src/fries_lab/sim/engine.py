@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fries.plan import Plan
-from fries.protocol.worker import Received
+from fries.protocol.worker_events import Received
 from fries.trace import Trace, TraceBuilder, updates_of
 from fries_lab.errors import SimulationError
 from fries_lab.sim.behaviour import mix

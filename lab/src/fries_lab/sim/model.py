@@ -38,8 +38,8 @@ from fries.protocol.controller import (
     Record,
     Send,
 )
-from fries.protocol.messages import Abort, Prepare, Retire, ToWorker
-from fries.protocol.worker import Drop, Load, Loaded, Received, Say, Switch
+from fries.protocol.messages import Abort, FromWorker, Prepare, Retire, ToWorker
+from fries.protocol.worker_events import Drop, Load, Loaded, Received, Say, Switch
 from fries_lab.errors import SimulationError
 from fries_lab.sim.behaviour import Behaviour, mix
 from fries_lab.sim.routing import DEFAULT, Router
@@ -358,7 +358,7 @@ class Model:
         """The bits of the tagged changes whose component a tuple enters here."""
         bits = 0
         for change, part in machine.parts:
-            if change in machine.core.switched and (channel is None or channel in part.entries):
+            if change in machine.core.effective and (channel is None or channel in part.entries):
                 bits |= 1 << change
         return bits & self._tagged
 
@@ -429,9 +429,10 @@ class Model:
     def _carry_out(self, state: State, worker: int, instruction: AligningInstruction) -> State:
         match instruction:
             case Say(message):
+                assert isinstance(message, FromWorker), "it has no tasks"
                 return self._control(state, Heard(self.topology.workers[worker].name, message))
-            case Load(change, part):
-                if part.targets:
+            case Load(change):
+                if dict(state.workers[worker].parts)[change].targets:
                     tags = state.tags[worker] | 1 << change & self._tagged
                     state = state._replace(tags=_put(state.tags, worker, tags))
                 return self._tell(state, worker, Loaded(change))

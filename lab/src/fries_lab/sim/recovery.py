@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from fries.plan import CommitPoint, Propagation
 from fries.protocol.controller import Phase
 from fries.protocol.messages import ToWorker
-from fries.protocol.worker import Loaded
+from fries.protocol.worker_events import Loaded
 from fries_lab.errors import SimulationError
 from fries_lab.sim.worker_machine import AligningWorker
 
@@ -135,7 +135,7 @@ class Recovery:
         for worker, messages in zip(self._sim.workers, unread, strict=True):
             snapshot = self._snapshots[self._last][worker.name]
             worker.machine = snapshot.machine
-            for change in sorted(snapshot.machine.core.loading):
+            for change in snapshot.machine.core.loading[:1]:  # whatever waits for it comes next
                 self._sim.control.tell(worker, Loaded(change))
             worker.stamps = list(snapshot.stamps)
             worker.tag_bits = snapshot.tag_bits

@@ -17,17 +17,16 @@ from fries.protocol.messages import (
     CancelCheckpoint,
     Commit,
     Part,
-    Prepare,
     Snapshotted,
     StartCheckpoint,
 )
-from fries.protocol.worker import (
+from fries.protocol.worker import Worker
+from fries.protocol.worker_events import (
     Drop,
     Load,
     Received,
     Say,
     Switch,
-    Worker,
     WorkerEvent,
     WorkerInstruction,
 )
@@ -92,8 +91,6 @@ class AligningWorker:
     core: Worker
     """What it shares with the workers of the library."""
     inputs: frozenset[int] = frozenset()
-    parts: tuple[tuple[int, Part], ...] = ()
-    """What it does in the changes that it knows and that are not retired."""
     markers: tuple[tuple[int, frozenset[int]], ...] = ()
     """Per change that is being aligned: the channels whose marker has arrived."""
     checkpoint: int = 0
@@ -102,6 +99,11 @@ class AligningWorker:
     """Channels whose barrier of that checkpoint has arrived, while others are missing."""
     cancelled: int = 0
     """Barriers of checkpoints up to this one mean nothing."""
+
+    @property
+    def parts(self) -> tuple[tuple[int, Part], ...]:
+        """What it does in the changes that it knows and that are not retired."""
+        return self.core.parts
 
     @classmethod
     def of(cls, name: str, inputs: frozenset[int] = frozenset()) -> AligningWorker:
@@ -119,42 +121,41 @@ class AligningWorker:
                 return self._snapshot(checkpoint)
             case Received(CancelCheckpoint(checkpoint)):
                 return self._cancel(checkpoint)
-            case Received(Commit(change)) if not self._part(change).head:
+            case Received(Commit(change)) if self._awaits_markers(change):
                 return self, ()
-            case Received(Prepare(change, part)):
-                state = replace(self, parts=(*self.parts, (change, part)))
-                return state._hand_on(event)
             case _:
                 return self._hand_on(event)
 
     def _hand_on(self, event: WorkerEvent) -> Step:
         """Let the library's machine decide; whoever switches passes its markers on."""
         core, instructions = self.core.handle(event)
-        known = dict(core.parts)
         switched = {one.change for one in instructions if isinstance(one, Switch)}
-        state = replace(
-            self,
-            core=core,
-            parts=tuple((change, part) for change, part in self.parts if change in known),
-            markers=tuple(
-                (change, seen) for change, seen in self.markers if change not in switched
-            ),
-        )
+        markers = tuple((change, seen) for change, seen in self.markers if change not in switched)
+        state = replace(self, core=core, markers=markers)
         return state, tuple(more for one in instructions for more in self._with_markers(one))
 
     def _with_markers(self, instruction: WorkerInstruction) -> tuple[AligningInstruction, ...]:
-        if not isinstance(instruction, Switch):
-            return (instruction,)
-        change, part = instruction.change, self._part(instruction.change)
-        sent = (SendMarkers(change, part.forwards),) if part.forwards else ()
-        freed = (Unblock(part.awaits),) if part.awaits else ()
-        return (instruction, *sent, *freed)
+        """In simulated time nobody stands back, and no worker has tasks or loses its connection."""
+        match instruction:
+            case Switch(change):
+                part = self._part(change)
+                sent = (SendMarkers(change, part.forwards),) if part.forwards else ()
+                freed = (Unblock(part.awaits),) if part.awaits else ()
+                return (instruction, *sent, *freed)
+            case Load() | Drop() | Say():
+                return (instruction,)
+            case _:
+                return ()
+
+    def _awaits_markers(self, change: int) -> bool:
+        part = self.core.part(change)
+        return part is not None and not part.head
 
     def _part(self, change: int) -> Part:
-        for number, part in self.parts:
-            if number == change:
-                return part
-        raise ProtocolError(self.core.name, f"change {change} was never prepared here")
+        part = self.core.part(change)
+        if part is None:
+            raise ProtocolError(self.core.name, f"change {change} was never prepared here")
+        return part
 
     def _marker(self, change: int, channel: int) -> Step:
         """Align: the last marker that was missing is as good as the commit message."""
