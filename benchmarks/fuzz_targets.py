@@ -70,7 +70,8 @@ from fries.protocol.messages import (
     StartCheckpoint,
     Switched,
 )
-from fries.protocol.worker import Loaded, Received, Worker
+from fries.protocol.worker import Worker
+from fries.protocol.worker_events import Loaded, Received
 from fries_lab.sim.controller import Controller, Heard, Joined, Requested
 
 PATIENCE: Final = 20.0
@@ -259,7 +260,7 @@ def tell_worker(body: bytes) -> str:
         message = DOWN.decode(body)
     except UNREADABLE:
         return "refused"
-    if isinstance(message, (Soon, Shipment, Piece, Welcome, Go, Noted, GivenUp)):
+    if isinstance(message, (Shipment, Piece)):
         return "not its"
     try:
         state, _ = LOADED.handle(Received(message))

@@ -26,6 +26,7 @@ class FakeEngine:
         self.parts: dict[int, list[bytes]] = {}
         self.loading = threading.Lock()
         """Held by a test that wants loading to take long."""
+        self._begun = threading.Event()
         self._more = threading.Condition()
 
     def define(self, definition: bytes, skipped: dict[str, int]) -> None:  # noqa: ARG002
@@ -41,6 +42,7 @@ class FakeEngine:
         self.parts[change] = [bytes(part) for part in parts]
         if bytes(payload) == b"bad":
             raise ImportError("no module named 'missing'")
+        self._begun.set()
         with self.loading:
             self._tell("load", change)
 
@@ -60,6 +62,10 @@ class FakeEngine:
         """Wait until it has been told something."""
         with self._more:
             assert self._more.wait_for(lambda: (what, change) in self.told, PATIENCE)
+
+    def wait_until_it_loads(self) -> None:
+        """Wait until it has begun to load something."""
+        assert self._begun.wait(PATIENCE)
 
     def _tell(self, what: str, change: int) -> None:
         with self._more:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from fries.change.tasks import Attempts, Place, Repetition
 from fries.control.client import ControlClient
 from fries.control.messages import Cut, Ended, Go
 from fries.errors import WireError
+from fries.protocol.worker_events import TaskMayEnd
 from tests.control.fakes import order, until
 from tests.control.sites import Site
 from tests.files import hold
@@ -182,7 +182,7 @@ def test_a_commit_right_behind_the_answer_may_take_effect_before_the_first_row(
     change = site.server.request(order("FM"))
     site.files.wait_until_held("00000001.commit")
     take, looking = client._take_arrived, threading.Event()
-    monkeypatch.setattr(client, "_take_arrived", lambda: looking.is_set() and take())
+    monkeypatch.setattr(client, "_take_arrived", lambda *_, **__: looking.is_set() and take())
     answers: list[Go] = []
     task = threading.Thread(target=lambda: answers.append(client.begin(0, 0, 0)))
     task.start()
@@ -213,19 +213,20 @@ def test_a_task_that_switched_inside_completes_only_when_that_is_noted(
     asking = threading.Thread(target=lambda: site.server._loop.ask(busy))
     asking.start()
     assert reading.wait(20)
-    waits: list[bool | None] = []
-    original = client._wait_for
+    waits: list[object] = []
+    wait, task = client._state.wait, threading.current_thread()
 
-    def noticed(condition: Callable[[], bool], without: str) -> None:
-        waits.append(client._noted)
-        go_on.set()
-        original(condition, without)
+    def noticed(seconds: float | None = None) -> bool:
+        if threading.current_thread() is task:
+            waits.append(client._answer)
+            go_on.set()
+        return wait(seconds)
 
-    monkeypatch.setattr(client, "_wait_for", noticed)
+    monkeypatch.setattr(client._state, "wait", noticed)
     ended(client, Cut(10, 1))
     asking.join()
-    assert waits == [None], "it began to wait before the controller could answer"
-    assert client._noted
+    assert set(waits) == {None}, "it began to wait before the controller could answer"
+    assert client._answer == TaskMayEnd()
 
 
 @pytest.mark.parametrize(

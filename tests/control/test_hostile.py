@@ -443,7 +443,7 @@ def test_rows_do_not_wait_for_a_controller_that_does_not_read(
         told += 1
     assert told < 1000
     client.ended(Ended(0, 0, 0, {}))
-    with pytest.raises(WireError, match="gone"):
+    with pytest.raises(WireError, match="no configuration for this task"):
         client.begin(1, 0, 0)
     deaf.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from fries.change.model import Change, Phase
 from fries.control.client import ControlClient
-from fries.control.messages import ANY_BATCH, Begin, Ended, Failed, Go, Piece, Welcome
+from fries.control.messages import ANY_BATCH, Begin, Ended, Failed, Go, Piece, Up, Welcome
 from fries.control.peers import MOST_UNREAD
 from fries.control.server import ControlServer
 from fries.errors import WireError
@@ -118,6 +118,28 @@ def test_a_newcomer_tells_of_a_change_in_transition_that_it_cannot_load(
     with pytest.raises(WireError, match="change 1 cannot be loaded here"):
         late.begin(1, 0, 1)
     assert unloadable(server).change == 1
+
+
+def test_the_connection_ends_when_its_last_words_are_said(
+    server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that listens closes what is broken: what is said after that is lost."""
+    client, _ = join()
+    client.begin(1, 0, 0)
+    change = server.request(order("FM"))
+    until(lambda: client.name in change.switched, client)
+    late = ControlClient(server.address, SECRET, "fraud", Stubborn())
+    say, broken = late._say, list[bool]()
+
+    def noticed(message: Up) -> None:
+        broken.append(late.broken)
+        say(message)
+
+    monkeypatch.setattr(late, "_say", noticed)
+    with pytest.raises(WireError, match="change 1 cannot be loaded here"):
+        late.begin(1, 0, 1)
+    assert late.broken
+    assert not any(broken)
 
 
 class Picky(FakeEngine):

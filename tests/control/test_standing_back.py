@@ -14,8 +14,8 @@ from fries.control.messages import Down, Ended
 from fries.control.seal import Opener
 from fries.control.server import ControlServer
 from fries.control.wire import LARGE_BYTES, SLOW_BYTES
-from fries.errors import ProtocolError
-from fries.protocol.worker import WorkerEvent
+from fries.errors import WireError
+from fries.protocol.worker_events import WorkerEvent
 from tests.control.fakes import PATIENCE, Join, order, until
 
 
@@ -216,7 +216,7 @@ def test_while_a_change_is_loaded_somebody_listens(
     monkeypatch.setattr("fries.control.client.LOAD_SECONDS", PATIENCE)
     client, engine = join(held=True)
     server.request(order("FM"))
-    until(lambda: client._at_work == 1)
+    engine.wait_until_it_loads()
     try:
         assert client.begin(0, 0, 0).committed == (), "the answer is heard"
     finally:
@@ -239,7 +239,7 @@ def test_a_change_that_only_the_rows_have_heard_of_is_loaded(
     client.begin(0, 0, 0)
     assert away.wait(PATIENCE)
     server.request(order("FM"))
-    until(lambda: len(client._loads) == 1, client)
+    until(lambda: client._job is not None, client)
     go_on.set()
     engine.wait_for("load", 1)
 
@@ -252,7 +252,7 @@ def test_both_threads_end_with_the_connection_even_if_one_still_loads(
     threads = [t for t in set(threading.enumerate()) - before if t.name.startswith("fries-")]
     assert len(threads) == 2
     server.request(order("FM"))
-    until(lambda: client._at_work == 1)
+    engine.wait_until_it_loads()
     client.close()
     until(lambda: sum(thread.is_alive() for thread in threads) == 1)
     engine.loading.release()
@@ -267,12 +267,12 @@ def test_a_reply_that_cannot_be_given_ends_the_connection_and_not_the_rows(
     client, engine = join(held=True)
     client.begin(0, 0, 0)
     server.request(order("FM"))
-    until(lambda: client._at_work == 1)
+    engine.wait_until_it_loads()
 
-    def fail(event: WorkerEvent) -> None:
-        raise ProtocolError("worker", f"no such {event}")
+    def fail(body: bytes) -> None:
+        raise WireError(f"nobody takes {len(body)} bytes")
 
-    monkeypatch.setattr(client, "_handle", fail)
+    monkeypatch.setattr(client._channel, "send", fail)
     engine.loading.release()
     until(lambda: client.broken, client)
     client.poll()

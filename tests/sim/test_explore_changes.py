@@ -9,7 +9,7 @@ import pytest
 
 from fries.change.model import Phase
 from fries.protocol.messages import Abort
-from fries.protocol.worker import Received
+from fries.protocol.worker_events import Received
 from fries.schedulers import (
     fries,
 )

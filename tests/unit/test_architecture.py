@@ -125,7 +125,7 @@ def test_spark_is_imported_in_one_package_alone() -> None:
     [
         (CORE, ()),
         (CHECKING, ("errors",)),
-        (("protocol",), ("errors",)),
+        (("protocol",), ("errors", "control.messages")),
         (("change",), ("errors", "protocol", "control.messages")),
         (
             ("runtime",),

@@ -1,4 +1,7 @@
-"""The worker's end of the control channel.
+"""The worker's end of the control channel: a socket, threads and timers around a machine.
+
+What to do is decided by :class:`~fries.protocol.worker.Worker`, which is told of everything that
+comes or happens, under one lock; here its instructions are carried out.
 
 One connection for each Python process and flow, kept while Spark reuses the process. A
 background thread waits for messages, so that an idle worker answers. The thread that processes
@@ -14,50 +17,64 @@ import os
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from fries.control.greeting import connect
 from fries.control.messages import (
-    ANY_BATCH,
     DOWN,
     ENCODER,
     Begin,
     Counts,
     Down,
     Ended,
-    Failed,
-    GivenUp,
     Go,
-    Hello,
     Holds,
-    Noted,
     Piece,
     Shipment,
-    Soon,
     Stuck,
     Up,
-    Welcome,
 )
 from fries.control.reports import Tally
+from fries.control.shipments import Shipments
 from fries.control.tls import Tls
-from fries.control.wire import rooms
-from fries.errors import OperatorError, WireError
+from fries.errors import OperatorError, ProtocolError, WireError
 from fries.failing import clipped, story_of, told
-from fries.protocol.messages import Commit, Switched
-from fries.protocol.worker import (
+from fries.protocol.messages import Switched
+from fries.protocol.worker import Worker
+from fries.protocol.worker_events import (
+    Adopt,
+    ChunkBoundary,
+    Connected,
+    ConnectionLost,
+    Define,
+    Defined,
+    Disconnect,
     Drop,
+    HoldExpired,
+    Hurry,
+    LimitLoad,
     Load,
     Loaded,
+    LoadExpired,
+    Ready,
     Received,
-    Reply,
+    Resume,
+    Say,
+    StandBack,
     Switch,
-    Worker,
+    TaskBegins,
+    TaskEnds,
+    TaskHolds,
+    TaskMayEnd,
+    TaskMayStart,
+    TaskMustFail,
+    VersionFailed,
     WorkerEvent,
+    WorkerInstruction,
 )
 
 CONNECT_SECONDS: Final = 10.0
@@ -79,6 +96,9 @@ HOLD_SECONDS: Final = 10.0
 what undoes it is loaded in milliseconds, but the driver may be busy with another change."""
 MOST_TEXT: Final = 20_000
 """Characters of a message or a traceback that are told."""
+SILENT: Final = ConnectionLost("the controller does not answer")
+Answer: TypeAlias = Ready | TaskMayStart | TaskMayEnd | TaskMustFail | Resume
+"""What a thread waits for that may not go on by itself."""
 
 
 class Engine(Protocol):
@@ -114,39 +134,26 @@ class ControlClient:
         self.name = f"{socket.gethostname()}/{os.getpid()}/{time.time_ns()}"
         self._engine = engine
         self._machine = Worker(self.name)
-        self._shipments: dict[int, Shipment] = {}
-        self._parts: dict[int, tuple[memoryview, ...]] = {}
-        """By change, the parts of its shipment, filled as pieces come."""
-        self._failed: dict[int, str] = {}
-        """By change that could not be loaded, the traceback."""
-        self._due: list[Switch | Drop] = []
-        self._adopted: set[int] = set()
-        """Changes that have taken effect here, whether in transition or in the base."""
+        self._shipments = Shipments()
         self._tally = Tally()
         """Only the data thread's."""
-        self._batch = 0
         self._call: tuple[str, int, float] | None = None
         """The function that runs now: its operator, its change, and when it was called."""
-        self._loads: deque[Shipment] = deque()
-        """Changes that are to be loaded, one after the other."""
+        self._job: Define | Load | None = None
+        """What a thread has to load next."""
         self._has_loader = False
-        """Whether a thread is loading them."""
-        self._at_work: int | None = None
-        """The change that is being loaded."""
-        self._abandoned: float | None = None
-        """Since when that change is aborted, if it is."""
-        self._noted: bool | None = None
-        self._given_up = False
-        """Whether the change that a task waits for is not taken back."""
+        """Whether a thread is loading something."""
+        self._limited: tuple[int, float] | None = None
+        """A change whose load must end, and since when."""
+        self._answer: Answer | None = None
+        """What the machine says to whoever waits."""
+        self.broken = False
+        """Whether the connection is gone: a task goes on with what it has, a new one may not."""
         self._hurry_until = 0.0
         self._way_until = 0.0
         """Until then rows stand back for a change."""
-        self._busy = False
-        self._broken = ""
-        self._go: Go | None = None
-        self._welcome: Welcome | None = None
         self._state = threading.Condition(threading.RLock())
-        """Guards everything above; notified when an answer has come or the connection is gone."""
+        """Guards everything above; notified when the machine has decided something."""
         self._heard = time.monotonic()
         """When something last arrived: a large configuration may take its time."""
         deadline = self._heard + CONNECT_SECONDS
@@ -155,14 +162,7 @@ class ControlClient:
         """Held by the background thread that waits for messages."""
         for number in range(2):
             threading.Thread(target=self._attend, name=f"fries-{number}", daemon=True).start()
-        self._say(Hello(flow, self.name))
-        with self._state:
-            self._wait_for(lambda: self._welcome is not None)
-
-    @property
-    def broken(self) -> bool:
-        """Whether the connection is gone: a task goes on with what it has, a new one may not."""
-        return bool(self._broken)
+        self._ask(Connected(flow))
 
     @property
     def hurried(self) -> bool:
@@ -172,7 +172,7 @@ class ControlClient:
     @property
     def pressed(self) -> bool:
         """Whether a change waits for the next poll: to come and be loaded, or to be used."""
-        return bool(self._way_until or self._due)
+        return bool(self._way_until or self._machine.due)
 
     def close(self) -> None:
         """End the connection."""
@@ -180,17 +180,9 @@ class ControlClient:
 
     def begin(self, batch: int, stage: int, partition: int, execution: int = 0) -> Go:
         """Announce a task, and learn of every commit that was sent before it began."""
-        with self._state:
-            self._go, self._heard, self._batch = None, time.monotonic(), batch
-            try:
-                self._say(Begin(batch, stage, partition, execution))
-            except WireError as lost:  # whoever tries again must not get this connection
-                self._break(str(lost))
-                raise
-            self._wait_for(self._may_go)
-            self._busy = True
-            assert self._go is not None
-            return self._go
+        answer = self._ask(TaskBegins(Begin(batch, stage, partition, execution)))
+        assert isinstance(answer, TaskMayStart), answer
+        return answer.go
 
     def ended(self, report: Ended) -> None:
         """Tell how a task went, if anyone listens; the worker is idle from now on.
@@ -199,20 +191,9 @@ class ControlClient:
         switched, in case it is executed again: so this waits for the answer, and raises if there
         is none.
         """
-        with self._state:
-            self._busy, self._noted, self._heard = False, None, time.monotonic()
-            self._call = None
-            self._apply_due()
+        self._call = None
         self._tell_counts()
-        if not (report.complete and report.cuts):
-            with suppress(WireError):
-                self._say(report)
-            return
-        self._say(report)
-        with self._state:
-            self._wait_for(lambda: self._noted is not None, "nobody knows where this task switched")
-            if not self._noted:
-                raise WireError("another attempt of this task has switched at another row")
+        self._ask(TaskEnds(report))
 
     def calling(self, operator: str, change: int) -> None:
         """A version of an operator is about to be called."""
@@ -225,32 +206,19 @@ class ControlClient:
     def failed(self, change: int, error: OperatorError) -> None:
         """A version of an operator failed: tell whoever can take it back, if anyone listens."""
         texts = (clipped(text, MOST_TEXT) for text in (error.problem, error.row, error.story))
-        self._tell_failed(Failed(self._batch, error.operator, change, *texts))
+        with self._state:
+            self._handle(VersionFailed(error.operator, change, *texts))
 
     def hold(self, operator: str, change: int, stage: int) -> bool:
         """A version has failed on a chunk of which nothing has left: wait for it to be taken back.
 
         ``True`` when something else is in use: the same rows can be processed again.
         """
-        with self._state:
-            self._given_up, deadline = False, time.monotonic() + HOLD_SECONDS
-            self._call = None
-            try:
-                self._say(Holds(operator, change, stage))
-            except WireError:
-                return False
-            while not (self._due or self._given_up or self._broken):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._state.wait(left)
-            switched, self._way_until = bool(self._due), 0.0
-            self._apply_due()
-            return switched
-
-    def _tell_failed(self, failure: Failed) -> None:
-        with suppress(WireError):
-            self._say(failure)
+        self._call = None
+        holds = TaskHolds(Holds(operator, change, stage))
+        answer = self._ask(holds, HOLD_SECONDS, HoldExpired())
+        self._way_until = 0.0
+        return isinstance(answer, Resume) and answer.again
 
     def count(self, operator: str, taken: int, given: int, seconds: float, failed: int = 0) -> None:
         """Note what an operator has done, and tell it now and then."""
@@ -276,10 +244,12 @@ class ControlClient:
         if self._state.acquire(timeout=0 if self._unframer.large else GIVE_WAY_SECONDS):
             try:
                 self._take_arrived(leave_large=True)
-                if self._loads and not self._has_loader:
+                if self._job is not None and not self._has_loader:
                     self._channel.nudge()
-                self._give_way()
-                self._apply_due()
+                if self._way_until:
+                    self._give_way()
+                if self._machine.due:
+                    self._handle(ChunkBoundary())
             finally:
                 self._state.release()
 
@@ -291,75 +261,88 @@ class ControlClient:
         """
         most = time.monotonic() + 2 * GIVE_WAY_SECONDS
         left = min(self._way_until, most) - time.monotonic()
-        while left > 0 and not (self._due or self._broken):
+        while left > 0 and not (self._machine.due or self.broken):
             self._state.wait(left)  # the change that was announced may come meanwhile
             left = min(self._way_until, most) - time.monotonic()
         self._way_until = 0.0
 
-    def _stand_back(self) -> None:
-        """Have rows give way, and look often."""
-        self._hurry()
-        self._way_until = time.monotonic() + GIVE_WAY_SECONDS
+    def _ask(
+        self, event: WorkerEvent, seconds: float | None = None, late: WorkerEvent = SILENT
+    ) -> Answer:
+        """Tell the machine something, and wait until whoever asks may go on.
 
-    def _define(self, definition: bytes, skipped: dict[str, int]) -> None:
-        try:
-            self._engine.define(definition, skipped)
-        except BaseException as error:  # the user's code may raise anything, even SystemExit
-            problem = f"the flow's functions cannot be loaded here:\n{story_of(error)}"
-            raise WireError(problem) from error
-
-    def _adopt(self, base: tuple[int, ...]) -> None:
-        """A new worker starts with the base: loaded here and now, before anything else."""
-        for number in base:
-            shipment = self._shipments.pop(number)
-            try:
-                self._load(shipment)
-            except BaseException as error:
-                story = story_of(error)
-                self._tell_unloadable(number, story)
-                raise WireError(f"change {number} cannot be loaded here:\n{story}") from error
-            self._engine.adopt(number)
-            self._adopted.add(number)
-
-    def _tell_unloadable(self, change: int, story: str) -> None:
-        """A change that others could load makes every task fail here: it must be taken back."""
-        problem = f"change {change} cannot be loaded in worker {self.name}"
-        self._tell_failed(Failed(ANY_BATCH, "", change, problem, "", clipped(story, MOST_TEXT)))
-
-    def _may_go(self) -> bool:
-        """Whether the answer has come and every change in it has taken effect here."""
-        self._apply_due()
-        if (go := self._go) is None:
-            return False
-        for change in (*go.base, *go.committed):
-            if change in self._failed:
-                self._tell_unloadable(change, self._failed[change])
-                self._break(f"change {change} cannot be loaded here:\n{self._failed[change]}")
-        return self._adopted.issuperset((*go.base, *go.committed))
-
-    def _wait_for(
-        self, condition: Callable[[], bool], without: str = "no configuration for this task"
-    ) -> None:
-        """Wait, with the state locked, until something holds; give up on a silent controller.
-
-        The connection is of no use then: an answer that comes too late must not be taken for
-        the answer to another question.
+        The machine is told when that takes too long: more than some seconds, or more than one can
+        wait for a controller that is silent.
         """
-        while not condition():
-            patience = LOAD_SECONDS if self._machine.loading else CONNECT_SECONDS
-            left = self._heard + patience - time.monotonic()
-            if left <= 0:
-                self._break("the controller does not answer")
-            if self._broken:
-                raise WireError(f"{without}: {self._broken}")
-            self._state.wait(left)
+        with self._state:
+            self._answer, self._heard = None, (began := time.monotonic())
+            self._handle(event)
+            while (answer := self._answer) is None:
+                until = self._heard + self._patience if seconds is None else began + seconds
+                left = until - time.monotonic()
+                if left > 0:
+                    self._state.wait(left)
+                else:
+                    self._handle(late)
+        if isinstance(answer, TaskMustFail):
+            raise WireError(answer.why)
+        return answer
 
-    def _break(self, why: str) -> None:
-        """The connection is over: nobody may go on waiting for it, on either side."""
-        self._broken = self._broken or why
-        self.close()
-        self._loads.clear()
+    @property
+    def _patience(self) -> float:
+        return LOAD_SECONDS if self._machine.awaits_load else CONNECT_SECONDS
+
+    def _handle(self, event: WorkerEvent) -> None:
+        """Let the machine decide, and do what it says. What it does not allow is the end."""
+        try:
+            self._machine, instructions = self._machine.handle(event)
+        except ProtocolError as breach:
+            self._lose(breach)
+            return
+        gone: WireError | None = None
+        for instruction in instructions:
+            try:
+                self._carry_out(instruction)
+            except WireError as error:
+                gone = error
         self._state.notify_all()
+        if gone is not None:
+            self._lose(gone)
+
+    def _lose(self, error: Exception) -> None:
+        self._handle(ConnectionLost(str(error) or repr(error)))
+
+    def _carry_out(self, instruction: WorkerInstruction) -> None:
+        match instruction:
+            case Say(Switched() as switched):
+                self._say(replace(switched, moment=time.time()))
+            case Say(message):
+                self._say(message)
+            case Switch(change):
+                self._engine.switch(change)
+            case Adopt(change):
+                self._engine.adopt(change)
+            case Drop(change, aborted):
+                if aborted:
+                    self._shipments.forget(change)
+                    self._engine.drop(change)
+            case Define() | Load():
+                self._job = instruction
+            case LimitLoad(change):
+                self._limited = change, time.monotonic()
+            case StandBack():
+                self._hurry()
+                self._way_until = time.monotonic() + GIVE_WAY_SECONDS
+            case Hurry():
+                self._hurry()
+            case Disconnect():
+                self.broken, self._job = True, None
+                self.close()
+            case Ready() | TaskMayStart() | TaskMayEnd() | TaskMustFail() | Resume():
+                self._answer = instruction
+
+    def _hurry(self) -> None:
+        self._hurry_until = time.monotonic() + HURRY_SECONDS
 
     def _say(self, message: Up) -> None:
         """Send a message without waiting for anybody to read it."""
@@ -381,18 +364,18 @@ class ControlClient:
         self._channel.wait(STUCK_SECONDS)
         with self._state:
             self._take_arrived()
-            if not self._busy:
-                self._apply_due()
-            self._leave_if_blocked()
-            loads = bool(self._loads) and not self._has_loader
+            self._look_at_load()
+            loads = self._job is not None and not self._has_loader
             self._has_loader = self._has_loader or loads
         self._tell_if_stuck()
         return loads
 
-    def _leave_if_blocked(self) -> None:
-        since = self._abandoned
-        if since is not None and time.monotonic() - since > ABANDON_SECONDS:
-            self._break(f"change {self._at_work} was aborted, and its loading does not end")
+    def _look_at_load(self) -> None:
+        if self._limited is not None:
+            change, since = self._limited
+            if time.monotonic() - since > ABANDON_SECONDS:
+                self._limited = None
+                self._handle(LoadExpired(change))
 
     def _tell_if_stuck(self) -> None:
         if (call := self._call) is None:
@@ -422,111 +405,43 @@ class ControlClient:
         except BlockingIOError:
             pass  # nothing has come
         except Exception as error:  # whatever it is, the rows go on
-            self._break(str(error) or repr(error))
+            self._lose(error)
 
     def _receive(self, message: Down) -> None:
         match message:
-            case Shipment(change, _, sizes, whole):
-                self._shipments[change] = replace(message, whole=b"")
-                self._parts[change] = (memoryview(whole),) if whole else rooms(sizes)
-            case Soon():
-                self._stand_back()
-            case Piece(change, part, start, data):
-                if self._parts[change]:
-                    self._parts[change][part][start : start + len(data)] = data
-            case Welcome(base, definition, skipped):
-                self._define(definition, skipped)
-                self._adopt(base)
-                self._welcome = message
-                self._state.notify_all()
-            case Go():
-                self._go = message
-                self._state.notify_all()
-            case GivenUp():
-                self._given_up = True
-                self._state.notify_all()
-            case Noted(accepted):
-                self._noted = accepted
-                self._state.notify_all()
-            case Commit(change) if change in self._failed:
-                pass  # its first task will say why it cannot begin
+            case Shipment():
+                self._shipments.announce(message)
+            case Piece():
+                self._shipments.fill(message)
             case _:
                 self._handle(Received(message))
 
-    def _handle(self, event: WorkerEvent) -> None:
-        self._machine, instructions = self._machine.handle(event)
-        for instruction in instructions:
-            match instruction:
-                case Load(change, _):
-                    self._stand_back()
-                    self._loads.append(self._shipments[change])
-                case Switch() | Drop():
-                    self._due.append(instruction)
-                    self._state.notify_all()
-                case Reply(Switched()):
-                    pass  # sent when the switch has happened, in _apply_due
-                case Reply(message):
-                    self._say(message)
-
-    def _apply_due(self) -> None:
-        """Switch and drop, now that no row is being processed."""
-        if not self._due:
-            return
-        due, self._due = self._due, []
-        for instruction in due:
-            match instruction:
-                case Switch(change, _):
-                    self._engine.switch(change)
-                    self._adopted.add(change)
-                    with suppress(WireError):
-                        self._say(Switched(change, time.time()))
-                case Drop(change, aborted):
-                    self._shipments.pop(change, None)
-                    self._parts.pop(change, None)
-                    if aborted:
-                        if change == self._at_work:
-                            self._abandoned = time.monotonic()
-                        self._failed.pop(change, None)
-                        self._engine.drop(change)
-
     def _load_all(self) -> None:
-        """Load one change after the other, beside the data path."""
-        while (shipment := self._next_load()) is not None:
+        """Load one thing after the other, beside the data path."""
+        while (job := self._next_job()) is not None:
             error = None
             try:
-                self._load(shipment)
+                self._do(job)
             except BaseException as problem:  # the user's code may raise anything, even SystemExit
-                error = told(problem)
+                error = story_of(problem) if isinstance(job, Define) else told(problem)
             with self._state:
-                self._at_work = self._abandoned = None
-                self._loaded(shipment.change, error)
+                self._limited = None
+                try:
+                    done = Loaded(job.change, error) if isinstance(job, Load) else Defined(error)
+                    self._handle(done)
+                except Exception as problem:  # whatever it is, the rows go on
+                    self._lose(problem)
 
-    def _next_load(self) -> Shipment | None:
+    def _next_job(self) -> Define | Load | None:
         with self._state:
-            if self.broken or not self._loads:
-                self._has_loader = False
-                return None
-            shipment = self._loads.popleft()
-            self._at_work = shipment.change
-            return shipment
+            job, self._job = self._job, None
+            self._has_loader = job is not None
+            return job
 
-    def _load(self, shipment: Shipment) -> None:
-        parts = self._parts.pop(shipment.change)
-        if not parts:
-            raise MemoryError(f"a change of {sum(shipment.sizes):,} bytes does not fit")
-        self._engine.load(shipment.change, shipment.bit, parts[0], parts[1:])
-
-    def _loaded(self, change: int, error: str | None) -> None:
-        if error:
-            self._failed[change] = error
-        try:
-            self._handle(Loaded(change, error))
-            if not self._busy:
-                self._apply_due()
-        except Exception as lost:  # whatever it is, the rows go on
-            self._break(str(lost) or repr(lost))
-        self._hurry()
-        self._state.notify_all()
-
-    def _hurry(self) -> None:
-        self._hurry_until = time.monotonic() + HURRY_SECONDS
+    def _do(self, job: Define | Load) -> None:
+        match job:
+            case Define(definition, skipped):
+                self._engine.define(definition, dict(skipped))
+            case Load(change):
+                shipped = self._shipments.take(change)
+                self._engine.load(change, shipped.bit, shipped.parts[0], shipped.parts[1:])

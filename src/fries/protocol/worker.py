@@ -1,291 +1,469 @@
 """The worker's side of the protocol, without I/O.
 
-A worker loads a change when told to prepare. A head switches on the commit message
-itself; any other member switches when the epoch marker of the change has arrived on
-all its input channels inside the component. Channels whose marker (or checkpoint
-barrier) has arrived stay blocked until the others have theirs: epoch alignment.
+A worker is welcomed with the base, loads a change when told to prepare, and switches when told to
+commit. Changes are loaded one after the other, beside the data path. What is due, a switch or a
+drop, takes effect only where no row is being processed: between two chunks of a task, or while no
+task runs. A task may start once every change that the controller names has taken effect here, and
+one that switched inside may end once the controller has noted where.
+
+Without the controller a task goes on with what the worker has; a new one may not start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+import enum
+from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
+from fries.control.messages import (
+    ANY_BATCH,
+    Ended,
+    Failed,
+    GivenUp,
+    Go,
+    Hello,
+    Holds,
+    Noted,
+    Soon,
+    Up,
+    Welcome,
+)
 from fries.errors import ProtocolError
 from fries.protocol.messages import (
     Abort,
     CancelCheckpoint,
     Commit,
-    FromWorker,
     Part,
     Prepare,
     Prepared,
     Refused,
     Retire,
-    Snapshotted,
     StartCheckpoint,
     Switched,
-    ToWorker,
+)
+from fries.protocol.worker_events import (
+    Adopt,
+    ChunkBoundary,
+    Connected,
+    ConnectionLost,
+    Define,
+    Defined,
+    Disconnect,
+    Drop,
+    HoldExpired,
+    Hurry,
+    LimitLoad,
+    Load,
+    Loaded,
+    LoadExpired,
+    Message,
+    Ready,
+    Received,
+    Resume,
+    Say,
+    StandBack,
+    Switch,
+    TaskBegins,
+    TaskEnds,
+    TaskHolds,
+    TaskMayEnd,
+    TaskMayStart,
+    TaskMustFail,
+    VersionFailed,
+    WorkerEvent,
+    WorkerInstruction,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message from the controller."""
-
-    message: ToWorker
+UNTOLD: Final = "no configuration for this task"
+"""Why a task cannot begin, or a worker cannot join, without the controller."""
+UNHEARD: Final = "nobody knows where this task switched"
+"""Why a task that switched inside cannot end without the controller."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The background load of a change ended, well or with a reason why not."""
+class Activity(enum.Enum):
+    """What the worker's process is about."""
 
-    change: int
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MarkerArrived:
-    """The epoch marker of a change came in on a data channel."""
-
-    change: int
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class BarrierArrived:
-    """A checkpoint barrier came in on a data channel."""
-
-    checkpoint: int
-    channel: int
+    IDLE = "idle"
+    JOINING = "joining"
+    """Said hello, and has not all that it begins with."""
+    STARTING = "starting"
+    """A task was announced, and may not start yet."""
+    RUNNING = "running"
+    """Rows are processed: the only state in which what is due waits for the end of a chunk."""
+    HOLDING = "holding"
+    """A task has failed on a chunk, and waits for the change to be taken back."""
+    ENDING = "ending"
+    """A task that switched inside waits until that is noted."""
 
 
-WorkerEvent: TypeAlias = Received | Loaded | MarkerArrived | BarrierArrived
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Load a change in the background, then report :class:`Loaded`."""
-
-    change: int
-    part: Part
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Use the new configuration of these operators from the next tuple on."""
-
-    change: int
-    targets: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SendMarkers:
-    """Put the epoch marker of a change on these output channels, behind all data."""
-
-    change: int
-    channels: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Take nothing more from a channel."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unblock:
-    """Take from these channels again."""
-
-    channels: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
-    """Save state and configuration for a checkpoint, then send its barrier downstream."""
-
-    checkpoint: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Forget what was loaded for a change that was aborted, or what a retired one replaced."""
-
-    change: int
-    aborted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Send a message to the controller."""
-
-    message: FromWorker
-
-
-WorkerInstruction: TypeAlias = (
-    Load | Switch | SendMarkers | Block | Unblock | TakeSnapshot | Drop | Reply
-)
-Step: TypeAlias = "tuple[Worker, tuple[WorkerInstruction, ...]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """State of one worker. ``inputs`` are its data channels, all of them."""
+class Worker(msgspec.Struct, frozen=True):
+    """State of one worker."""
 
     name: str
-    inputs: frozenset[int] = frozenset()
+    activity: Activity = Activity.IDLE
+    lost: str = ""
+    """Why the connection is gone; empty while it is not."""
+    welcomed: bool = False
+    defining: bool = False
+    """Whether the operators as the flow was built are being loaded; nothing else is meanwhile."""
+    base: tuple[int, ...] = ()
+    """Of the changes that this worker begins with, those that it has not adopted yet."""
     parts: tuple[tuple[int, Part], ...] = ()
-    """Changes that this worker knows and that are not retired."""
-    loading: frozenset[int] = frozenset()
-    """Those of ``parts`` that are still being loaded."""
+    """Changes that this worker prepares or has prepared, and that are not retired."""
+    loading: tuple[int, ...] = ()
+    """Changes to load, one after the other. The first may have been aborted since it began."""
+    failed: tuple[tuple[int, str], ...] = ()
+    """Changes that could not be loaded here and were not aborted, with the traceback."""
     early: frozenset[int] = frozenset()
     """Those of ``parts`` to switch to as soon as they and those before them are loaded."""
-    switched: frozenset[int] = frozenset()
-    """Those of ``parts`` that it has switched to."""
     retired: frozenset[int] = frozenset()
-    """Those of ``loading`` whose transition is over: to adopt and forget once loaded."""
-    markers: tuple[tuple[int, frozenset[int]], ...] = ()
-    """Per change that is being aligned: the channels whose marker has arrived."""
-    checkpoint: int = 0
-    """The newest checkpoint it has seen, by a barrier or by a message."""
-    barriers: frozenset[int] = frozenset()
-    """Channels whose barrier of that checkpoint has arrived, while others are missing."""
-    cancelled: int = 0
-    """Barriers of checkpoints up to this one mean nothing."""
+    """Those of ``early`` whose transition is over: to forget once they have been switched to."""
+    due: tuple[Switch | Drop, ...] = ()
+    """What takes effect as soon as no row is being processed."""
+    effective: frozenset[int] = frozenset()
+    """Changes that have taken effect here, and that a task may be told to begin with."""
+    batch: int = 0
+    """Of the newest task."""
+    go: Go | None = None
+    """The answer to a task that is starting."""
+    held: Holds | None = None
+    """What a task that holds waits for."""
 
-    def handle(self, event: WorkerEvent) -> Step:
+    def handle(self, event: WorkerEvent) -> tuple[Worker, tuple[WorkerInstruction, ...]]:
         """Change state by one event: the only door."""
+        turn = _Turn(self)
+        turn.take(event)
+        turn.settle(self)
+        return turn.state, tuple(turn.out)
+
+    @property
+    def awaits_load(self) -> bool:
+        """Whether something is being loaded that is still wanted."""
+        return self.defining or any(
+            change in self.base or self.part(change) is not None for change in self.loading
+        )
+
+    @property
+    def first_load(self) -> int | None:
+        """The change that is being loaded."""
+        return self.loading[0] if self.loading and not self.defining else None
+
+    def part(self, change: int) -> Part | None:
+        """What this worker does in a change that it prepares or has prepared."""
+        return next((part for number, part in self.parts if number == change), None)
+
+
+class _Turn:
+    """One event being handled: the state so far and the instructions so far."""
+
+    def __init__(self, state: Worker) -> None:
+        self.state = state
+        self.out: list[WorkerInstruction] = []
+
+    def take(self, event: WorkerEvent) -> None:
         match event:
+            case ChunkBoundary():
+                self._take_effect()
             case Received(message):
-                return self._receive(message)
+                if not self.state.lost:
+                    self._receive(message)
             case Loaded(change, error):
-                return self._loaded(change, error)
-            case MarkerArrived(change, channel):
-                return self._marker(change, channel)
-            case BarrierArrived(checkpoint, channel):
-                return self._barrier(checkpoint, channel)
+                if not self.state.lost:
+                    self._loaded(change, error)
+            case TaskBegins(task):
+                self._leave_task()
+                self.state = replace(self.state, batch=task.batch)
+                self._say_or_fail(task, Activity.STARTING, UNTOLD)
+            case TaskEnds(report):
+                self._end_task(report)
+            case VersionFailed(operator, change, problem, row, story):
+                self._say(Failed(self.state.batch, operator, change, problem, row, story))
+            case TaskHolds(held):
+                self._hold(held)
+            case HoldExpired():
+                self._resume(again=False)
+            case Connected(flow):
+                self._say_or_fail(Hello(flow, self.state.name), Activity.JOINING, UNTOLD)
+            case Defined(error):
+                self._defined(error)
+            case LoadExpired(change):
+                self._load_expired(change)
+            case ConnectionLost(why):
+                self._lose(why)
 
-    def _receive(self, message: ToWorker) -> Step:
+    def settle(self, before: Worker) -> None:
+        """Carry out whatever has become possible."""
+        if self.state.activity is not Activity.RUNNING:
+            self._take_effect()
+        if self.state.go is not None:
+            self._start(self.state.go)
+        first = self.state.first_load
+        if first is not None and first != before.first_load:
+            self.out.append(Load(first))
+
+    def _receive(self, message: Message) -> None:
         match message:
+            case Welcome(base, definition, skipped):
+                self._welcome(base, definition, skipped)
+            case Soon():
+                self.out.append(StandBack())
             case Prepare(change, part):
-                return self._prepare(change, part)
+                self._prepare(change, part)
             case Commit(change):
-                return self._commit(change)
+                self._commit(change)
             case Abort(change):
-                return self._forget(change), (Drop(change, aborted=True),)
+                self._abort(change)
             case Retire(change):
-                return self._retire(change)
-            case StartCheckpoint(checkpoint):
-                return self._snapshot(checkpoint)
-            case CancelCheckpoint(checkpoint):
-                return self._cancel(checkpoint)
+                self._retire(change)
+            case Go():
+                self._go(message)
+            case Noted(accepted):
+                self._noted(accepted)
+            case GivenUp(change):
+                if self.state.held is not None and self.state.held.change == change:
+                    self._resume(again=False)
+            case StartCheckpoint() | CancelCheckpoint():
+                raise self._breach("checkpoints are not taken here")
 
-    def _prepare(self, change: int, part: Part) -> Step:
-        if change in dict(self.parts):
-            raise ProtocolError(self.name, f"change {change} was prepared twice")
-        parts = (*self.parts, (change, part))
-        return replace(self, parts=parts, loading=self.loading | {change}), (Load(change, part),)
+    # Changes
 
-    def _loaded(self, change: int, error: str | None) -> Step:
-        if change not in self.loading:  # aborted meanwhile: forget what was loaded too late
-            return self, (Drop(change, aborted=True),)
+    def _welcome(self, base: tuple[int, ...], definition: bytes, skipped: dict[str, int]) -> None:
+        if self.state.welcomed or self.state.parts:
+            raise self._breach("it was welcomed twice, or too late")
+        self.state = replace(self.state, welcomed=True, defining=True, base=base, loading=base)
+        self.out.append(Define(definition, tuple(skipped.items())))
+
+    def _defined(self, error: str | None) -> None:
         if error is not None:
-            return self._forget(change), (Reply(Refused(change, error)),)
-        state, instructions = replace(self, loading=self.loading - {change})._catch_up()
-        return state, (Reply(Prepared(change)), *instructions)
+            self._lose(f"the flow's functions cannot be loaded here:\n{error}")
+        else:
+            self.state = replace(self.state, defining=False)
+            self._ready()
 
-    def _commit(self, change: int) -> Step:
-        if not self._part(change).head:
-            return self, ()
-        if change in self.early:
-            raise ProtocolError(self.name, f"change {change} was committed twice")
-        return replace(self, early=self.early | {change})._catch_up()
+    def _ready(self) -> None:
+        if self.state.activity is Activity.JOINING and not self.state.base:
+            self.state = replace(self.state, activity=Activity.IDLE)
+            self.out.append(Ready())
 
-    def _retire(self, change: int) -> Step:
-        """A change that is still being loaded has become the base: adopt it once it is there."""
-        if change not in self.loading:
-            return self._forget(change), (Drop(change),)
-        early = self.early | {change}
-        return replace(self, early=early, retired=self.retired | {change}), ()
+    def _prepare(self, change: int, part: Part) -> None:
+        state = self.state
+        if state.part(change) is not None:
+            raise self._breach(f"change {change} was prepared twice")
+        parts, loading = (*state.parts, (change, part)), (*state.loading, change)
+        self.state = replace(state, parts=parts, loading=loading)
+        self.out.append(StandBack())
 
-    def _part(self, change: int) -> Part:
-        for number, part in self.parts:
-            if number == change:
-                return part
-        raise ProtocolError(self.name, f"change {change} was never prepared here")
+    def _loaded(self, change: int, error: str | None) -> None:
+        loading = tuple(number for number in self.state.loading if number != change)
+        self.state = replace(self.state, loading=loading)
+        if change in self.state.base:
+            self._loaded_of_base(change, error)
+        elif self.state.part(change) is None:  # aborted meanwhile: forget what came too late
+            self._let_be_due(Drop(change, aborted=True))
+        elif error is not None:
+            self._forget(change)
+            self.state = replace(self.state, failed=(*self.state.failed, (change, error)))
+            self._say(Refused(change, error))
+        else:
+            self.out.append(Hurry())
+            self._say(Prepared(change))
+            self._catch_up()
 
-    def _catch_up(self) -> Step:
-        """Switch to all that is due and loaded, in the order of numbers."""
-        state = self
-        instructions: list[WorkerInstruction] = []
-        for change in sorted(self.early):
-            if change in self.loading:
+    def _loaded_of_base(self, change: int, error: str | None) -> None:
+        if error is not None:
+            self._tell_unloadable(change, error)
+            return
+        base = tuple(number for number in self.state.base if number != change)
+        self.state = replace(self.state, base=base)
+        self.out.append(Adopt(change))
+        self._ready()
+
+    def _load_expired(self, change: int) -> None:
+        """An aborted change keeps others from being loaded; a new connection has new threads."""
+        if change == self.state.first_load and self.state.part(change) is None:
+            self._lose(f"change {change} was aborted, and its loading does not end")
+
+    def _commit(self, change: int) -> None:
+        """A change that could not be loaded here is committed all the same: a task will tell."""
+        state = self.state
+        if change in dict(state.failed):
+            return
+        if state.part(change) is None:
+            raise self._breach(f"change {change} was never prepared here")
+        switching = {one.change for one in state.due if isinstance(one, Switch)}
+        if change in state.early | switching | state.effective:
+            raise self._breach(f"change {change} was committed twice")
+        self.state = replace(state, early=state.early | {change})
+        self._catch_up()
+
+    def _abort(self, change: int) -> None:
+        """What is being loaded cannot be stopped; what waits for that need not be loaded."""
+        state = self.state
+        at_work = change == state.first_load
+        failed = tuple((number, story) for number, story in state.failed if number != change)
+        loading = tuple(n for n in state.loading if n != change or at_work)
+        self.state = replace(state, failed=failed, loading=loading)
+        self._forget(change)
+        self._let_be_due(Drop(change, aborted=True))
+        if at_work:
+            self.out.append(LimitLoad(change))
+
+    def _retire(self, change: int) -> None:
+        """A change that was not switched to yet has become part of the base: that must happen."""
+        state = self.state
+        if change in state.early or (change in state.loading and state.part(change) is not None):
+            early, retired = state.early | {change}, state.retired | {change}
+            self.state = replace(state, early=early, retired=retired)
+        else:
+            self._forget(change)
+            self._let_be_due(Drop(change))
+
+    def _catch_up(self) -> None:
+        """Switch to all that is committed and loaded, in the order of numbers."""
+        for change in sorted(self.state.early):
+            if change in self.state.loading:
                 break
-            state, more = state._switch(change)
-            instructions.extend(more)
-            if change in self.retired:
-                state = state._forget(change)
-                instructions.append(Drop(change))
-        return state, tuple(instructions)
+            part = self.state.part(change)
+            assert part is not None, "what is committed was prepared"
+            self.state = replace(self.state, early=self.state.early - {change})
+            self._let_be_due(Switch(change, part.targets))
+            if change in self.state.retired:
+                self._forget(change)
+                self._let_be_due(Drop(change))
 
-    def _switch(self, change: int) -> Step:
-        if change in self.switched:
-            raise ProtocolError(self.name, f"change {change} was committed twice")
-        part = self._part(change)
-        state = replace(
-            self,
-            switched=self.switched | {change},
-            early=self.early - {change},
-            markers=tuple((number, seen) for number, seen in self.markers if number != change),
-        )
-        instructions: list[WorkerInstruction] = [Switch(change, part.targets)]
-        if part.forwards:
-            instructions.append(SendMarkers(change, part.forwards))
-        if part.awaits:
-            instructions.append(Unblock(part.awaits))
-        instructions.append(Reply(Switched(change)))
-        return state, tuple(instructions)
-
-    def _marker(self, change: int, channel: int) -> Step:
-        part = self._part(change)
-        seen = dict(self.markers).get(change, frozenset()) | {channel}
-        if channel not in part.awaits:
-            raise ProtocolError(self.name, f"no marker of change {change} belongs on {channel}")
-        others = tuple((number, channels) for number, channels in self.markers if number != change)
-        state = replace(self, markers=(*others, (change, seen)))
-        if seen != part.awaits:
-            return state, (Block(channel),)
-        state, instructions = replace(state, early=state.early | {change})._catch_up()
-        return state, instructions or (Block(channel),)
-
-    def _forget(self, change: int) -> Worker:
-        return replace(
-            self,
-            parts=tuple((number, part) for number, part in self.parts if number != change),
-            loading=self.loading - {change},
-            early=self.early - {change},
-            retired=self.retired - {change},
-            switched=self.switched - {change},
+    def _forget(self, change: int) -> None:
+        state = self.state
+        self.state = replace(
+            state,
+            parts=tuple((number, part) for number, part in state.parts if number != change),
+            early=state.early - {change},
+            retired=state.retired - {change},
         )
 
-    def _barrier(self, checkpoint: int, channel: int) -> Step:
-        if checkpoint <= self.cancelled or checkpoint < self.checkpoint:
-            return self, ()  # cancelled: a newer one starts only then, even if it is faster here
-        stale = self.barriers if checkpoint > self.checkpoint else frozenset[int]()
-        seen = (self.barriers - stale) | {channel}
-        released = (Unblock(stale),) if stale else ()
-        if seen == self.inputs:
-            state, instructions = self._snapshot(checkpoint)
-            return state, (*released, *instructions, Unblock(self.inputs))
-        return replace(self, checkpoint=checkpoint, barriers=seen), (*released, Block(channel))
+    def _let_be_due(self, one: Switch | Drop) -> None:
+        self.state = replace(self.state, due=(*self.state.due, one))
 
-    def _snapshot(self, checkpoint: int) -> Step:
-        state = replace(self, checkpoint=checkpoint, barriers=frozenset())
-        return state, (TakeSnapshot(checkpoint), Reply(Snapshotted(checkpoint)))
+    def _take_effect(self) -> frozenset[str]:
+        """No row is being processed: do what is due. Gives the operators that were switched."""
+        due, switched = self.state.due, frozenset[str]()
+        if not due:
+            return switched
+        self.state = replace(self.state, due=())
+        for one in due:
+            self.out.append(one)
+            if isinstance(one, Switch):
+                effective = self.state.effective | {one.change}
+                self.state = replace(self.state, effective=effective)
+                self._say(Switched(one.change))
+                switched = switched.union(one.targets)
+        held = self.state.held
+        if held is not None and held.operator in switched:
+            self._resume(again=True)
+        return switched
 
-    def _cancel(self, checkpoint: int) -> Step:
-        if checkpoint < self.checkpoint:  # a newer barrier overtook this message
-            return replace(self, cancelled=max(self.cancelled, checkpoint)), ()
-        state = replace(self, cancelled=checkpoint, barriers=frozenset())
-        return state, (Unblock(self.barriers),) if self.barriers else ()
+    # Tasks
+
+    def _leave_task(self) -> None:
+        """No task runs. If the last one was left while it waited, its answer may be under way."""
+        waited = self.state.activity not in (Activity.IDLE, Activity.RUNNING)
+        self.state = replace(self.state, activity=Activity.IDLE, go=None, held=None)
+        if waited:
+            self._lose("a task was left while it waited for an answer")
+        self._take_effect()
+
+    def _go(self, go: Go) -> None:
+        """The answer to a task. What was retired before it is asked for now or never."""
+        state = self.state
+        if state.activity is not Activity.STARTING or state.go is not None:
+            raise self._breach("no task waits to begin")
+        wanted = {*dict(state.parts), *go.base, *go.committed}
+        self.state = replace(state, go=go, effective=state.effective & wanted)
+
+    def _start(self, go: Go) -> None:
+        """Let a task start if every change that it begins with has taken effect here."""
+        wanted, failed = (*go.base, *go.committed), dict(self.state.failed)
+        for change in wanted:
+            if change in failed:
+                self._tell_unloadable(change, failed[change])
+                return
+        if self.state.effective.issuperset(wanted):
+            self.state = replace(self.state, activity=Activity.RUNNING, go=None)
+            self.out.append(TaskMayStart(go))
+
+    def _hold(self, held: Holds) -> None:
+        """Wait until another version of the operator that failed is in use."""
+        if held.operator in self._take_effect():
+            self.out.append(Resume(again=True))
+        elif self.state.lost:
+            self.out.append(Resume(again=False))
+        else:
+            self.state = replace(self.state, activity=Activity.HOLDING, held=held)
+            self._say(held)
+
+    def _resume(self, *, again: bool) -> None:
+        if self.state.activity is Activity.HOLDING:
+            self.state = replace(self.state, activity=Activity.RUNNING, held=None)
+            self.out.append(Resume(again))
+
+    def _end_task(self, report: Ended) -> None:
+        """A task that switched inside waits until that is noted."""
+        self._leave_task()
+        if report.complete and report.cuts:
+            self._say_or_fail(report, Activity.ENDING, UNHEARD)
+        else:
+            self._say(report)
+            self.out.append(TaskMayEnd())
+
+    def _noted(self, accepted: bool) -> None:
+        if self.state.activity is not Activity.ENDING:
+            raise self._breach("no task waits to end")
+        if accepted:
+            self.state = replace(self.state, activity=Activity.IDLE)
+            self.out.append(TaskMayEnd())
+        else:
+            self._fail("another attempt of this task has switched at another row")
+
+    def _fail(self, why: str) -> None:
+        self.state = replace(self.state, activity=Activity.IDLE, go=None)
+        self.out.append(TaskMustFail(why))
+
+    # The connection
+
+    def _say(self, message: Up) -> None:
+        if not self.state.lost:
+            self.out.append(Say(message))
+
+    def _say_or_fail(self, message: Up, activity: Activity, without: str) -> None:
+        """Say what must be answered before anything goes on."""
+        if self.state.lost:
+            self._fail(f"{without}: {self.state.lost}")
+        else:
+            self.state = replace(self.state, activity=activity)
+            self._say(message)
+
+    def _tell_unloadable(self, change: int, story: str) -> None:
+        """A change that others could load makes every task fail here: it must be taken back."""
+        problem = f"change {change} cannot be loaded in worker {self.state.name}"
+        self._say(Failed(ANY_BATCH, "", change, problem, "", story))
+        self._lose(f"change {change} cannot be loaded here:\n{story}")
+
+    def _lose(self, why: str) -> None:
+        """The connection is over. An answer that comes too late must not be taken for another."""
+        if self.state.lost:
+            return
+        self.state = replace(self.state, lost=why, defining=False, loading=(), go=None)
+        self.out.append(Disconnect(why))
+        match self.state.activity:
+            case Activity.JOINING | Activity.STARTING:
+                self._fail(f"{UNTOLD}: {why}")
+            case Activity.ENDING:
+                self._fail(f"{UNHEARD}: {why}")
+            case Activity.HOLDING:
+                self._resume(again=False)
+            case Activity.IDLE | Activity.RUNNING:
+                pass
+
+    def _breach(self, problem: str) -> ProtocolError:
+        return ProtocolError(self.state.name, problem)

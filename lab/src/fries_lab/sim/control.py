@@ -6,21 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fries.plan import CommitPoint, Plan, Propagation
-from fries.protocol.messages import Abort, Part, Prepare, Retire, ToWorker
-from fries.protocol.worker import (
-    Block,
-    Drop,
-    Load,
-    Loaded,
-    Received,
-    Reply,
-    SendMarkers,
-    Switch,
-    TakeSnapshot,
-    Unblock,
-    WorkerEvent,
-    WorkerInstruction,
-)
+from fries.protocol.messages import Abort, FromWorker, Part, Prepare, Retire, ToWorker
+from fries.protocol.worker_events import Drop, Load, Loaded, Received, Say, Switch
 from fries_lab.errors import SimulationError
 from fries_lab.sim.controller import (
     CheckpointComplete,
@@ -36,6 +23,14 @@ from fries_lab.sim.controller import (
 )
 from fries_lab.sim.metrics import ChangeRecord
 from fries_lab.sim.model import Barrier, Marker
+from fries_lab.sim.worker_machine import (
+    AligningEvent,
+    AligningInstruction,
+    Block,
+    SendMarkers,
+    TakeSnapshot,
+    Unblock,
+)
 
 if TYPE_CHECKING:
     from fries_lab.sim.engine import Simulation
@@ -97,7 +92,7 @@ class ControlPlane:
                 case CheckpointComplete(checkpoint):
                     self._sim.recovery.complete(checkpoint)
 
-    def tell(self, worker: SimWorker, event: WorkerEvent) -> None:
+    def tell(self, worker: SimWorker, event: AligningEvent) -> None:
         """Feed a worker's machine and carry out what it says."""
         worker.machine, instructions = worker.machine.handle(event)
         for instruction in instructions:
@@ -162,14 +157,15 @@ class ControlPlane:
                 self.fenced.add(change.number)
                 self._sim.fence(partial(self.drive, Drained(change.number)))
 
-    def _carry_out(self, worker: SimWorker, instruction: WorkerInstruction) -> None:
+    def _carry_out(self, worker: SimWorker, instruction: AligningInstruction) -> None:
         sim = self._sim
         match instruction:
-            case Reply(message):
+            case Say(message):
+                assert isinstance(message, FromWorker), "it has no tasks"
                 arrival = sim.now + sim.setup.control_latency
                 sim.at(arrival, self._heard, Heard(worker.name, message))
-            case Load(change, part):
-                self._load(worker, change, part)
+            case Load(change):
+                self._load(worker, change, dict(worker.machine.parts)[change])
             case Switch(change, targets):
                 self._switch(worker, change, targets)
             case SendMarkers(change, channels):

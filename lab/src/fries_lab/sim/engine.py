@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fries.plan import Plan
-from fries.protocol.worker import BarrierArrived, MarkerArrived, Received
+from fries.protocol.worker_events import Received
 from fries.trace import Trace, TraceBuilder, updates_of
 from fries_lab.errors import SimulationError
 from fries_lab.sim.behaviour import mix
@@ -31,6 +31,7 @@ from fries_lab.sim.routing import Router
 from fries_lab.sim.setup import Setup, Spread
 from fries_lab.sim.sources import Sources
 from fries_lab.sim.topology import Topology
+from fries_lab.sim.worker_machine import BarrierArrived, MarkerArrived
 from fries_lab.sim.workers import Item, Message, SimWorker
 
 OUTSIDE: Final = -1

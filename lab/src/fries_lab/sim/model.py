@@ -26,24 +26,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from fries.graph import Graph
 from fries.mcs import reaching
 from fries.plan import CommitPoint, Plan, Propagation
-from fries.protocol.messages import Abort, Prepare, Retire, ToWorker
-from fries.protocol.worker import (
-    BarrierArrived,
-    Block,
-    Drop,
-    Load,
-    Loaded,
-    MarkerArrived,
-    Received,
-    Reply,
-    SendMarkers,
-    Switch,
-    TakeSnapshot,
-    Unblock,
-    Worker,
-    WorkerEvent,
-    WorkerInstruction,
-)
+from fries.protocol.messages import Abort, FromWorker, Prepare, Retire, ToWorker
+from fries.protocol.worker_events import Drop, Load, Loaded, Received, Say, Switch
 from fries_lab.errors import SimulationError
 from fries_lab.sim.behaviour import Behaviour, mix
 from fries_lab.sim.controller import (
@@ -60,6 +44,17 @@ from fries_lab.sim.controller import (
 )
 from fries_lab.sim.routing import DEFAULT, Router
 from fries_lab.sim.topology import Instance, Topology
+from fries_lab.sim.worker_machine import (
+    AligningEvent,
+    AligningInstruction,
+    AligningWorker,
+    BarrierArrived,
+    Block,
+    MarkerArrived,
+    SendMarkers,
+    TakeSnapshot,
+    Unblock,
+)
 
 T = TypeVar("T")
 
@@ -139,7 +134,7 @@ class State(NamedTuple):
     pending: tuple[tuple[int, ...], ...]
     channels: Queues
     links: tuple[tuple[ToWorker, ...], ...]
-    workers: tuple[Worker, ...]
+    workers: tuple[AligningWorker, ...]
     blocked: tuple[frozenset[int], ...]
     versions: tuple[int, ...]
     """By worker, the changes in its base: all but tagged ones that are not over."""
@@ -193,7 +188,7 @@ class Model:
             channels=((),) * len(self.topology.channels),
             links=((),) * count,
             workers=tuple(
-                Worker(instance.name, frozenset(self.topology.inputs[instance.number]))
+                AligningWorker.of(instance.name, frozenset(self.topology.inputs[instance.number]))
                 for instance in self.topology.workers
             ),
             blocked=(frozenset(),) * count,
@@ -359,11 +354,11 @@ class Model:
             return state
         return self._emit(state, worker, Item(item.txn, mix(~item.txn), arrivals.tag))
 
-    def _stamp(self, machine: Worker, channel: int | None) -> int:
+    def _stamp(self, machine: AligningWorker, channel: int | None) -> int:
         """The bits of the tagged changes whose component a tuple enters here."""
         bits = 0
         for change, part in machine.parts:
-            if change in machine.switched and (channel is None or channel in part.entries):
+            if change in machine.core.effective and (channel is None or channel in part.entries):
                 bits |= 1 << change
         return bits & self._tagged
 
@@ -423,7 +418,7 @@ class Model:
         )
         return state.versions[worker] - folded
 
-    def _tell(self, state: State, worker: int, event: WorkerEvent) -> State:
+    def _tell(self, state: State, worker: int, event: AligningEvent) -> State:
         """Drive a worker's machine and carry out its instructions."""
         machine, instructions = state.workers[worker].handle(event)
         state = state._replace(workers=_put(state.workers, worker, machine))
@@ -431,12 +426,13 @@ class Model:
             state = self._carry_out(state, worker, instruction)
         return state
 
-    def _carry_out(self, state: State, worker: int, instruction: WorkerInstruction) -> State:
+    def _carry_out(self, state: State, worker: int, instruction: AligningInstruction) -> State:
         match instruction:
-            case Reply(message):
+            case Say(message):
+                assert isinstance(message, FromWorker), "it has no tasks"
                 return self._control(state, Heard(self.topology.workers[worker].name, message))
-            case Load(change, part):
-                if part.targets:
+            case Load(change):
+                if dict(state.workers[worker].parts)[change].targets:
                     tags = state.tags[worker] | 1 << change & self._tagged
                     state = state._replace(tags=_put(state.tags, worker, tags))
                 return self._tell(state, worker, Loaded(change))

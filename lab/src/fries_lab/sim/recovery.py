@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 from fries.change.model import Phase
 from fries.plan import CommitPoint, Propagation
 from fries.protocol.messages import ToWorker
-from fries.protocol.worker import Loaded, Worker
+from fries.protocol.worker_events import Loaded
 from fries_lab.errors import SimulationError
+from fries_lab.sim.worker_machine import AligningWorker
 
 if TYPE_CHECKING:
     from fries_lab.sim.engine import Simulation
@@ -35,7 +36,7 @@ REPLAY_POLL: Final = 0.001
 class Snapshot:
     """What one worker saves for a checkpoint."""
 
-    machine: Worker
+    machine: AligningWorker
     version: int = 0
     emitted: int = 0
     operations: int = 0
@@ -134,7 +135,7 @@ class Recovery:
         for worker, messages in zip(self._sim.workers, unread, strict=True):
             snapshot = self._snapshots[self._last][worker.name]
             worker.machine = snapshot.machine
-            for change in sorted(snapshot.machine.loading):
+            for change in snapshot.machine.core.loading[:1]:  # whatever waits for it comes next
                 self._sim.control.tell(worker, Loaded(change))
             worker.stamps = list(snapshot.stamps)
             worker.tag_bits = snapshot.tag_bits

@@ -7,11 +7,11 @@ from collections import deque
 from typing import TypeAlias
 
 from fries.protocol.messages import ToWorker
-from fries.protocol.worker import Worker
 from fries_lab.sim.model import Barrier, Marker
 from fries_lab.sim.routing import DEFAULT
 from fries_lab.sim.setup import Cost, Setup
 from fries_lab.sim.topology import Instance
+from fries_lab.sim.worker_machine import AligningWorker
 
 Item: TypeAlias = "tuple[int, int, float, int]"
 """A tuple on its way: transaction, identity, time of birth, tag (a bit per change)."""
@@ -78,7 +78,7 @@ class SimWorker:
 
     def reset(self) -> None:
         """Empty queues and the configuration of the beginning; the trace and the log stay."""
-        self.machine = Worker(self.name, self.inputs)
+        self.machine = AligningWorker.of(self.name, self.inputs)
         self.inbox: deque[tuple[int, Message]] = deque()
         self.blocked: set[int] = set()
         self.held: dict[int, list[Message]] = {}

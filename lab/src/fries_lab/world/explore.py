@@ -10,8 +10,9 @@ from typing import Final
 
 from fries.errors import FriesError
 from fries_lab.errors import SimulationError
+from fries_lab.world.choices import actions as actions_of
 from fries_lab.world.keys import key_of
-from fries_lab.world.process import Broken
+from fries_lab.world.process import BrokenError
 from fries_lab.world.scenario import Fault, Scenario
 from fries_lab.world.world import Action, World
 
@@ -55,7 +56,7 @@ def explore(scenario: Scenario, most_states: int = MOST_STATES) -> Found:
     while stack:
         key, frozen = stack.pop()
         world = pickle.loads(frozen)
-        actions = world.actions()
+        actions = actions_of(world)
         found.states += 1
         if not any(not isinstance(action[0], Fault) for action in actions):
             found.ends += 1
@@ -82,7 +83,7 @@ def walk(scenario: Scenario, seed: int) -> Violation | None:
     """One random interleaving to its end; what was wrong, if something was."""
     choose, world, steps = random.Random(seed), World(scenario), list[Action]()
     while len(steps) < MOST_STEPS:
-        actions = world.actions()
+        actions = actions_of(world)
         usual = [action for action in actions if not isinstance(action[0], Fault)]
         if not usual:
             problem = _problem(world.end)
@@ -99,7 +100,7 @@ def _problem(what: Callable[[], None]) -> str:
     """What goes wrong if something is done; nothing if it does not."""
     try:
         what()
-    except Broken as broken:
+    except BrokenError as broken:
         return str(broken)
     except (FriesError, AssertionError, KeyError) as error:
         return f"{type(error).__name__}: {error}"

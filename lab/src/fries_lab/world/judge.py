@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fries.change.model import HAPPENED, Phase
-from fries_lab.world.process import Broken, Row, State
+from fries_lab.world.process import BrokenError, Row, State
 from fries_lab.world.scenario import Ask
 
 
@@ -48,7 +48,7 @@ class Judge:
         for number in {one for row in rows for _, met in row.met for one in met}:
             self.met[number] = batch
             if phases.get(number) not in HAPPENED or number in self.buried:
-                raise Broken(f"batch {batch} has rows of change {number}, which never happened")
+                raise BrokenError(f"batch {batch} has rows of change {number}: it never happened")
         for number, first in self.done_from.items():
             if batch >= first and number in kept:
                 self._see_new(number, rows)
@@ -64,7 +64,7 @@ class Judge:
                         seen[row.txn, number].add(number in met)
         for (txn, number), halves in seen.items():
             if len(halves) > 1:
-                raise Broken(f"transaction {txn} has met half of change {number}")
+                raise BrokenError(f"transaction {txn} has met half of change {number}")
 
     def _see_new(self, number: int, rows: Iterable[Row]) -> None:
         """What is done is drained: no later row gets the old version."""
@@ -72,7 +72,9 @@ class Judge:
         for row in rows:
             for operator, met in row.met:
                 if operator in targets and number not in met:
-                    raise Broken(f"change {number} was done, and {operator} used the old version")
+                    raise BrokenError(
+                        f"{operator} used what change {number} had replaced, and was done"
+                    )
 
     def _see_states(self, states: Iterable[State], phases: Mapping[int, Phase]) -> None:
         """States have seen the migrations of changes that happened, once and in order."""
@@ -83,7 +85,7 @@ class Judge:
         )
         for state in states:
             if state.trail != steps[: len(state.trail)]:
-                raise Broken(f"a state has seen the migrations {state.trail} of {steps}")
+                raise BrokenError(f"a state has seen the migrations {state.trail} of {steps}")
 
     def end(
         self,
@@ -94,20 +96,20 @@ class Judge:
     ) -> None:
         """Nothing more can happen."""
         if not over:
-            raise Broken("there is work left, and nothing can happen")
-        open_ones = [n for n, p in phases.items() if p not in (*HAPPENED, Phase.ABORTED,
-                                                               Phase.ROLLED_BACK)]
+            raise BrokenError("there is work left, and nothing can happen")
+        open_ones = [
+            n for n, p in phases.items() if p not in (*HAPPENED, Phase.ABORTED, Phase.ROLLED_BACK)
+        ]
         waiting = [n for n, p in phases.items() if p is Phase.COMMITTED]
         if open_ones or waiting:
-            raise Broken(f"changes {open_ones + waiting} never end")
+            raise BrokenError(f"changes {open_ones + waiting} never end")
         happened = {number for number, phase in phases.items() if phase in HAPPENED}
         if risen := self.buried & happened:
-            raise Broken(f"changes {risen} were taken back, and are there again")
+            raise BrokenError(f"changes {risen} were taken back, and are there again")
         if lost := self.promised - happened:
-            raise Broken(f"changes {lost} were committed, and are gone")
+            raise BrokenError(f"changes {lost} were committed, and are gone")
         if ghosts := self.met.keys() - happened:
-            raise Broken(f"rows have met changes {ghosts}, which never happened")
+            raise BrokenError(f"rows have met changes {ghosts}, which never happened")
         if logged is not None and logged != happened:
-            raise Broken(f"the log has changes {logged}, and the driver {happened}")
+            raise BrokenError(f"the log has changes {logged}, and the driver {happened}")
         self._see_states(states, phases)
-

@@ -1,4 +1,4 @@
-"""The durable log, as its writer's thread meets it: one thing after the other, some of them fail."""
+"""The durable log, as its writer's thread meets it: one write after the other; some fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process: the production machine, the production epochs, and a task that processes rows."""
+"""A worker process: the production machine, the production epochs, and a task with its rows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Task:
     """Whether its rows are in the order in which the operator takes them."""
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """Something happened that must never happen."""
 
 
@@ -237,7 +237,7 @@ class Process:
         """The state that a row meets: every migration that its version has, once and in order."""
         steps = [number for number in changes if self._asks[number].migrates]
         if state.version > len(steps):
-            raise Broken(f"a state of version {state.version} meets a row of {len(steps)}")
+            raise BrokenError(f"a state of version {state.version} meets a row of {len(steps)}")
         return State(len(steps), (*state.trail, *steps[state.version :]))
 
     def _fail(self, change: int) -> None:

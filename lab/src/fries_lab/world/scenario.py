@@ -1,7 +1,7 @@
 """What is explored: a small flow, what users ask for, and what may go wrong.
 
-The flow has two operators in two stages. ``A`` makes several rows of each, one for each partition of
-the keyed operator ``B``; so the rows of a transaction meet again in different tasks, as on Spark.
+The flow has two operators in two stages. ``A`` makes several rows of each, one for each partition
+of the keyed operator ``B``: the rows of a transaction meet again in different tasks, as on Spark.
 """
 
 from __future__ import annotations

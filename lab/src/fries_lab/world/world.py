@@ -1,15 +1,14 @@
 """The world around the machines: Spark, its tasks and processes, the driver, and what users see.
 
 A world is a value: it is copied as bytes, and every action changes it in one way only. What may
-happen next is told by :meth:`World.actions`; whether something has happened that must not is told by
-:class:`~fries_lab.world.process.Broken`.
+happen next is told by :mod:`fries_lab.world.choices`; that something has happened that must not, by
+:class:`~fries_lab.world.process.BrokenError`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -45,22 +44,25 @@ from fries.change.events import (
     Undone,
 )
 from fries.change.model import UNTRIED, Change, Phase, WayBack
+from fries.control import messages
 from fries.control.messages import Counted, Failed, Hello, Stuck, Welcome
 from fries.protocol.messages import Snapshotted
-from fries.protocol.worker import Activity
-from fries.protocol.worker_events import Message, Received
+from fries.protocol.worker_events import Received
 from fries_lab.world.judge import Judge
 from fries_lab.world.log import LogModel
 from fries_lab.world.process import Place, Process, Row, State
-from fries_lab.world.scenario import ENTRIES, Ask, Fault, Scenario
+from fries_lab.world.scenario import Ask, Fault, Scenario
 
 Action: TypeAlias = "tuple[str | int | Place, ...]"
 """What happens next, and to whom."""
-Down: TypeAlias = "tuple[int, int] | Message | None"
+Down: TypeAlias = "tuple[int, int] | messages.Down | None"
 """On its way to a worker: the functions of a change and its bit, a message, or the end."""
 MOST_RESTARTS: Final = 4
 """Of a query, before its supervisor gives up."""
 UNLOADABLE: Final = "no module named 'missing'"
+
+
+NEW: Final = State()
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Work:
     state: str = "pending"
     attempts: int = 0
     out: list[Row] = field(default_factory=list)
-    after: State = State()
+    after: State = NEW
 
 
 class World:
@@ -120,98 +122,6 @@ class World:
     def batch(self) -> int:
         """The batch that runs, or comes next."""
         return self.finished + 1
-
-    # What may happen next
-
-    def actions(self) -> list[Action]:
-        """Everything that may happen next; what goes wrong comes last."""
-        return [*self._driver(), *self._workers(), *self._spark(), *self._faults()]
-
-    def _driver(self) -> Iterator[Action]:
-        if self.asked < len(self.scenario.asks) and not self.over:
-            yield ("ask",)
-            if self.scenario.asks_at_once:
-                return
-        if self.log.queue:
-            yield ("log", "writes")
-        if self.held and (not self.helping or not self._is_undecided(self.helping)):
-            yield ("take back",)
-        if self.failed and not self.given_up and not self.log.queue and not self._undo_under_way:
-            yield ("again",)
-        active = self.controller.active.values()
-        news = self.told_finished < self.finished or self.over
-        if news and any(change.phase is Phase.COMMITTED for change in active):
-            yield ("progress",)
-
-    def _workers(self) -> Iterator[Action]:
-        for name, process in self.processes.items():
-            if self.down.get(name):
-                yield ("down", name)
-            if process.said or name not in self.down:
-                yield ("up", name)
-            if process.loading is not None:
-                yield ("load", name)
-            if process.may_run:
-                yield ("row", name)
-
-    def _spark(self) -> Iterator[Action]:
-        if self.failed or self.over:
-            return
-        first = [work.state for place, work in self.tasks.items() if place.stage == 0]
-        if all(work.state == "done" for work in self.tasks.values()):
-            yield ("commit",)
-            return
-        ready = all(state == "done" for state in first)
-        connected = sum(name in self.down for name in self.processes)
-        if connected < self.scenario.workers:
-            yield ("spawn",)
-        for place, work in self.tasks.items():
-            if work.state != "pending" or (place.stage and not ready):
-                continue
-            for name, process in self.processes.items():
-                if self._is_free(process):
-                    yield ("start", place, name)
-
-    def _is_free(self, process: Process) -> bool:
-        machine = process.machine
-        joined = machine.welcomed and machine.activity is Activity.IDLE and not machine.lost
-        return joined and process.task is None and not process.dead
-
-    def _faults(self) -> Iterator[Action]:
-        if self.over:
-            return
-        for fault, left in self.faults.items():
-            if left:
-                yield from self._ways(fault)
-
-    def _ways(self, fault: Fault) -> Iterator[Action]:
-        """How a fault may happen now."""
-        match fault:
-            case Fault.WORKER_DIES:
-                yield from ((fault, name) for name in self.processes)
-            case Fault.CONNECTION_BREAKS:
-                yield from ((fault, name) for name in self.processes if name in self.down)
-            case Fault.TASK_FAILS:
-                running = (name for name, process in self.processes.items() if process.may_run)
-                yield from ((fault, name) for name in running)
-            case Fault.OUTPUT_LOST:
-                works = [work for place, work in self.tasks.items() if place.stage]
-                if not self.failed and all(work.state != "running" for work in works):
-                    for place, work in self.tasks.items():
-                        if not place.stage and work.state == "done":
-                            yield (fault, place)
-            case Fault.DRIVER_DIES:
-                yield (fault, 0)
-                if self.log.queue:
-                    yield (fault, 1)
-            case Fault.LOG_FAILS | Fault.LOG_AMBIGUOUS:
-                if self.log.queue:
-                    yield (fault,)
-            case Fault.LOAD_FAILS:
-                loading = (n for n, process in self.processes.items() if process.loading)
-                yield from ((fault, name) for name in loading)
-            case Fault.TIME_IS_OVER:
-                yield from ((fault, number) for number in sorted(self.timers))
 
     # What happens
 
@@ -314,7 +224,7 @@ class World:
     def _send(self, workers: tuple[str, ...], what: Down) -> None:
         for worker in workers:
             if worker in self.down:
-                self.down[worker].append(what)  # type: ignore[arg-type]
+                self.down[worker].append(what)
 
     def _tell(self, change: Change, state: str) -> None:
         number = change.number
@@ -369,7 +279,8 @@ class World:
         undos = (undo for undo in self.undoing if self.asks[undo].undoes == number)
         return next((undo for undo in undos if undo in self.controller.changes), 0)
 
-    def _is_undecided(self, number: int) -> bool:
+    def is_undecided(self, number: int) -> bool:
+        """Whether a change may still be aborted."""
         change = self.controller.active.get(number)
         return change is not None and change.phase is not Phase.COMMITTED
 
@@ -390,8 +301,9 @@ class World:
         return undo
 
     @property
-    def _undo_under_way(self) -> bool:
-        return any(map(self._is_undecided, self.undoing))
+    def undo_under_way(self) -> bool:
+        """Whether the query waits for a change that takes another one back."""
+        return any(map(self.is_undecided, self.undoing))
 
     def _again(self) -> None:
         """The query has failed: take back what is to blame, and start it again."""
@@ -442,7 +354,9 @@ class World:
         self.log.unwritten.clear()
         self.log.unended.clear()
         happened = self.log.happened
-        changes = [self._restored(number, number in happened) for number in sorted(self.log.intents)]
+        changes = [
+            self._restored(number, number in happened) for number in sorted(self.log.intents)
+        ]
         last = max(self.log.intents, default=0)
         for number in [number for number in self.asks if number > last]:
             self.judge.bury(number)
@@ -470,13 +384,22 @@ class World:
         """The workers that come first."""
         for _ in range(self.scenario.workers):
             self._spawn()
-        while self.scenario.joins_at_once and (steps := self._joining()):
-            self.take(steps[0])
+        while self.scenario.joins_at_once and self._joins():
+            pass
 
-    def _joining(self) -> list[Action]:
-        return [
-            action for action in self._workers() if action[0] in ("up", "down", "load")
-        ]
+    def _joins(self) -> bool:
+        """Let the next step of those that join happen, if there is one."""
+        for name, process in self.processes.items():
+            if self.down.get(name):
+                self._hear_down(name)
+            elif process.said:
+                self._hear_up(name)
+            elif process.loading is not None:
+                process.loaded(None)
+            else:
+                continue
+            return True
+        return False
 
     def _spawn(self) -> None:
         self.born += 1
@@ -546,7 +469,11 @@ class World:
         if place.stage:
             works = [work for where, work in self.tasks.items() if not where.stage]
             rows = [row for work in works for row in work.out]
-            mine = slice(None) if self.scenario.copies else slice(place.partition, None, self.scenario.partitions)
+            mine = (
+                slice(None)
+                if self.scenario.copies
+                else slice(place.partition, None, self.scenario.partitions)
+            )
             return rows[mine]
         numbers = range(self.scenario.rows)
         return [Row((place.batch, place.partition, number)) for number in numbers]
