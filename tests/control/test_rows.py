@@ -60,6 +60,7 @@ class Job:
 
     def told(self) -> list[str]:
         """What listeners were told, when they have heard all of it."""
+        self.server._loop.ask(lambda: None)  # what it does at this moment is told then
         self.events.close()
         return [type(event).__name__ for event in self.heard]
 
