@@ -20,10 +20,11 @@ import pyarrow as pa
 from fries.runtime.arrow import Integers
 from fries.runtime.data import Data
 from fries.runtime.functions import LOOKS, Interrupted, Output, never, numbers
+from fries.runtime.reading import only_reads
 from fries.runtime.returned import converted
 from fries.runtime.settle import AgainError, Settler, any_nested
-from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, Style
-from fries.runtime.unrolled import COUNTED, Made, through
+from fries.runtime.spec import EdgeSpec, Kind, OperatorSpec, Style
+from fries.runtime.unrolled import COUNTED, Made, Step, through
 
 Names: TypeAlias = "tuple[str, ...]"
 ENOUGH: Final = 64
@@ -87,7 +88,11 @@ class Fused:
     """The functions of a run as one."""
 
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
-        self._steps = [(one.kind, one.function) for one in specs if one.function is not None]
+        self._steps = [
+            Step(one.kind, one.function, only_reads(one.function))
+            for one in specs
+            if one.function is not None
+        ]
         self._last = specs[-1]
         self._settlers = [Settler(spec) for spec in specs if spec.kind in MAKERS]
         *_, maker = [spec for spec in specs if spec.kind in MAKERS]
@@ -95,8 +100,7 @@ class Fused:
 
     def takes(self, schema: pa.Schema) -> bool:
         """Whether rows never have nested values, of which functions could change or keep parts."""
-        first, _ = self._steps[0]
-        if first is Kind.FILTER and any_nested(schema):
+        if self._steps[0].kind is Kind.FILTER and any_nested(schema):
             return False
         return not any(settler.strict for settler in self._settlers)
 
@@ -111,7 +115,7 @@ class Fused:
             raise AgainError from None
 
     def _passed(self, data: Data, interrupted: Interrupted, traced: bool) -> Passed:
-        traced = traced and any(kind in COUNTED for kind, _ in self._steps)
+        traced = traced and any(step.kind in COUNTED for step in self._steps)
         made, taken, counts = self._made(data.given(), interrupted, traced)
         settled = self._settlers[-1].settled(made.rows, {}, self._convert)
         output = Output(settled, _parents(made) if traced else None, self._ways(made), taken)
@@ -125,7 +129,7 @@ class Fused:
         rows.reverse()
         go = through(steps, rows, made, traced)
         some = count if interrupted is never else 1 + count // LOOKS
-        counts = [0] * sum(kind in COUNTED for kind, _ in steps)
+        counts = [0] * sum(step.kind in COUNTED for step in steps)
         while taken < count:
             turns = min(some, count - taken)
             counts = list(map(add, counts, go(repeat(None, turns))))
@@ -134,9 +138,9 @@ class Fused:
                 break
         return made, taken, counts
 
-    def _all_steps(self) -> list[tuple[Kind, Function]]:
+    def _all_steps(self) -> list[Step]:
         keep = self._settlers[-1].keep
-        return self._steps if keep is None else [*self._steps, (Kind.MAP, keep)]
+        return self._steps if keep is None else [*self._steps, Step(Kind.MAP, keep)]
 
     def _ways(self, made: Made) -> Integers | None:
         if self._last.kind is not Kind.SPLIT:
@@ -146,10 +150,10 @@ class Fused:
     def _given(self, taken: int, counts: Iterator[int]) -> Iterator[int]:
         """By operator, how many rows it gave."""
         left = taken
-        for kind, _ in self._steps:
-            if kind is Kind.FILTER:
+        for step in self._steps:
+            if step.kind is Kind.FILTER:
                 left -= next(counts)
-            elif kind is Kind.FLAT_MAP:
+            elif step.kind is Kind.FLAT_MAP:
                 left = next(counts)
             yield left
 

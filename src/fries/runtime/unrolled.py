@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from sys import getrefcount
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fries.runtime.data import Row
 from fries.runtime.spec import Function, Kind
 
 Through: TypeAlias = "Callable[[Iterator[None]], list[int]]"
+Kinds: TypeAlias = "tuple[tuple[Kind, bool], ...]"
+"""Of functions, and which of them only read."""
 
 
 def _alone() -> int:
@@ -43,7 +45,7 @@ if references(row) > {alone}:
     row = row.copy()
 """,
     Kind.FILTER: """
-if not function{n}(row.copy()):
+if not function{n}({lent}):
     count{n} += 1
     continue
 """,
@@ -57,13 +59,24 @@ for row in many:
         row = row.copy()
 """,
     Kind.SPLIT: """
-branch(function{n}(row.copy()))
+branch(function{n}({lent}))
 """,
 }
+_LENT: Final = {False: "row.copy()", True: "row if type(row) is dict else row.copy()"}
+"""What a filter or split gets; of a class of the user's, a lookup may change it."""
 _ADD: Final = """
 add(row)
 """
 COUNTED: Final = (Kind.FILTER, Kind.FLAT_MAP)
+
+
+class Step(NamedTuple):
+    """A function in its turn."""
+
+    kind: Kind
+    function: Function
+    reads: bool = False
+    """Whether it can neither change nor keep its row."""
 
 
 class Made:
@@ -77,29 +90,29 @@ class Made:
         """Of a split: what its function has returned."""
 
 
-def through(
-    steps: Sequence[tuple[Kind, Function]], rows: list[Row], made: Made, traced: bool
-) -> Through:
+def through(steps: Sequence[Step], rows: list[Row], made: Made, traced: bool) -> Through:
     """What takes the last row of a list through all functions, as often as its argument has items.
 
-    A row that its function keeps goes on as a copy; filters and splits get one. Rows are taken from
-    their list, so that a function may have the only reference to its row. A call returns of each
-    filter how many rows it did not let through, and of each flat_map how many it gave.
+    A row that its function keeps goes on as a copy; a filter or split gets one that may need it.
+    Rows are taken from their list, so that a function may have the only reference to its row. A
+    call returns of each filter how many rows it did not let through, and of each flat_map how many
+    it gave.
     """
-    kinds, functions = zip(*steps, strict=True)
+    kinds = tuple((step.kind, step.reads) for step in steps)
+    functions = [step.function for step in steps]
     lists = rows, made.rows, made.starts, made.branches
     return partial(_written(kinds, traced), getrefcount, *lists, *functions)
 
 
 @lru_cache
-def _written(kinds: tuple[Kind, ...], traced: bool) -> Callable[..., list[int]]:
+def _written(kinds: Kinds, traced: bool) -> Callable[..., list[int]]:
     made: dict[str, Callable[..., list[int]]] = {}
     exec("".join(_text(kinds, traced)), made)
     return made["through"]
 
 
-def _text(kinds: tuple[Kind, ...], traced: bool) -> Iterator[str]:
-    counts = [f"count{n}" for n, kind in enumerate(kinds) if kind in COUNTED]
+def _text(kinds: Kinds, traced: bool) -> Iterator[str]:
+    counts = [f"count{n}" for n, (kind, _) in enumerate(kinds) if kind in COUNTED]
     yield _BEGIN.format(
         names=", ".join(f"function{n}" for n in range(len(kinds))),
         counts=f"[{', '.join(counts)}]",
@@ -107,8 +120,9 @@ def _text(kinds: tuple[Kind, ...], traced: bool) -> Iterator[str]:
     )
     depth = 2
     yield _indented(_START * traced + _TAKE, depth)
-    for n, kind in enumerate(kinds):
-        yield _indented(_LINES[kind].format(n=n, alone=ALONE, in_list=ALONE + 1), depth)
+    numbers = {"alone": ALONE, "in_list": ALONE + 1}
+    for n, (kind, reads) in enumerate(kinds):
+        yield _indented(_LINES[kind].format(n=n, lent=_LENT[reads], **numbers), depth)
         depth += kind is Kind.FLAT_MAP
     yield _indented(_ADD, depth)
     yield f"    return [{', '.join(counts)}]\n"
