@@ -84,10 +84,6 @@ def same(row: Row) -> Row:
     return row
 
 
-def passing(row: Row) -> bool:  # noqa: ARG001
-    return True
-
-
 class Seen:
     """Notes what the second operator of a chain gets."""
 
@@ -119,14 +115,14 @@ class Seen:
         ("b", np.bool_(True), True),
     ],
 )
-def test_what_leaves_a_run_of_maps_is_what_arrow_would_give(
+def test_what_leaves_a_run_is_what_arrow_would_give(
     name: str, returned: object, seen: object
 ) -> None:
     """In some rows: the others are of the right type, and a worker has got used to that."""
     noted = Seen()
     through(
         spec("A", lambda row: {**row, name: returned} if row["n"] == 33 else row),
-        spec("F", passing, kind=Kind.FILTER),
+        OperatorSpec("P", Kind.PASS, SCHEMA),
         spec("B", noted),
     )
     for got in noted.rows:
@@ -205,8 +201,16 @@ def test_a_filter_or_a_split_cannot_change_rows() -> None:
         row.pop("s")
         return True
 
-    made = through(spec("A", same), spec("F", spoils, kind=Kind.FILTER), spec("B", same))
-    assert made == [row(n) for n in range(40)]
+    filters = spec("F", spoils, kind=Kind.FILTER), spec("G", spoils, kind=Kind.FILTER)
+    for count in (40, 4_000):  # of those the last ones go through all functions one by one
+        made = through(
+            spec("A", same),
+            *filters,
+            spec("B", same),
+            spec("S", lambda row: 1 - spoils(row), kind=Kind.SPLIT),
+            rows=count,
+        )
+        assert made == [row(n) for n in range(count)]
 
 
 def test_copies_of_rows_are_of_their_own() -> None:

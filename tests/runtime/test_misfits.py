@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fries.errors import OperatorError
 from fries.runtime.chunks import Chunk
 from fries.runtime.configuration import Configuration
 from fries.runtime.shipped import Shipped
-from fries.runtime.spec import EdgeSpec, Function, StageSpec
+from fries.runtime.spec import EdgeSpec, Function, Kind, OperatorSpec, StageSpec
 from fries.runtime.stage import Stage
 from tests.runtime.test_chains import FRAME as FLAT
 from tests.runtime.test_chains import chunk, same, spec, stage
@@ -120,3 +121,64 @@ def test_a_new_version_is_blamed_that_cannot_do_with_what_the_one_before_took() 
     """What A gives is wrong, and was repaired."""
     for new in (breaks, same):
         assert failing("B", new, b=lambda row: {**row, "x": 0.0}, row=1) == (7, "B")
+
+
+def run_of(*operators: OperatorSpec) -> OperatorError:
+    made, script = stage(*operators)
+    with pytest.raises(OperatorError):
+        run_rows(made, MANY_ROWS)
+    ((_, error),) = script.failures
+    return error
+
+
+@pytest.mark.parametrize("late", [5, MANY_ROWS - 5])
+def test_filters_flat_maps_and_splits_are_not_blamed_for_rows_that_came_wrong(late: int) -> None:
+    """Whether they fail on them, or let them pass to where a run ends."""
+    bad = spec("A", on(late, wrong), FLAT)
+    picky = spec("F", lambda row: row["x"] + 1, FLAT, kind=Kind.FILTER)
+    passing = spec("F", same, FLAT, kind=Kind.FILTER)
+    doubts = spec("F", lambda row: np.array([1, 2][: 1 + (row["x"] == "text")]), FLAT)
+    copies = spec("T", lambda row: [row, row], FLAT, kind=Kind.FLAT_MAP)
+    split = spec("S", lambda _: 0, FLAT, kind=Kind.SPLIT)
+    for behind in (
+        *((picky,), (passing,), (replace(doubts, kind=Kind.FILTER),), (copies,), (split,)),
+        *((passing, copies), (copies, passing), (copies, split), (passing, picky)),
+    ):
+        error = run_of(bad, *behind)
+        assert (error.operator, f"'n': {late}," in error.row) == ("A", True)
+        assert "it returned 'text' for the column 'x'" in error.problem
+
+
+def test_a_row_that_a_filter_dropped_is_no_fault() -> None:
+    drops = spec("F", lambda row: row["x"] != "text", FLAT, kind=Kind.FILTER)
+    made, script = stage(spec("A", on(7, wrong), FLAT), drops)
+    assert len(run_rows(made, MANY_ROWS)) == MANY_ROWS - 1
+    assert script.failures == []
+
+
+def test_a_filter_fails_by_itself() -> None:
+    for place, kind in enumerate((Kind.FILTER, Kind.SPLIT, Kind.FLAT_MAP)):
+        fails = spec("F", on(MANY_ROWS - 9, breaks), FLAT, kind=kind)
+        behind = (spec("B", same, FLAT),) if place == 0 else ()
+        error = run_of(spec("A", more, FLAT), spec("L", less, FLAT), fails, *behind)
+        assert error.operator == "F"
+
+
+def test_a_new_filter_is_blamed_that_passes_on_what_the_one_before_dropped() -> None:
+    operators = (
+        spec("A", on(3, wrong), FLAT),
+        spec("F", lambda row: row["x"] != "text", FLAT, kind=Kind.FILTER),
+        spec("C", less, FLAT),
+    )
+    edges = (WAY_IN, *(EdgeSpec(n, *pair) for n, pair in enumerate(("AF", "FC"), 1)))
+    for last in (len(operators), len(operators) - 1):  # it is the last one of its run, or not
+        configuration = Configuration(operators)
+        configuration.load(7, 0, pickled(Shipped({"F": replace(operators[1], function=same)})))
+        script = Script()
+        spec_of = StageSpec(0, operators[:last], edges[: last + 1])
+        made = Stage(spec_of, configuration, script)
+        made._pacer = Steady()
+        rows = Chunk(chunk(20, FLAT).batch, np.arange(20) % 2)
+        with pytest.raises(OperatorError, match="it passed on what 'A' gave: it returned 'text'"):
+            list(made.run(WAY_IN, rows))
+        assert [(change, error.operator) for change, error in script.failures] == [(7, "F")]

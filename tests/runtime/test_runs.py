@@ -1,4 +1,4 @@
-"""Runs: maps of rows that follow each other hand rows on as they are, however they are called."""
+"""Runs: functions of rows in a line hand their rows on as they are, however they are called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from fries.errors import OperatorError
 from fries.runtime.configuration import Configuration
-from fries.runtime.runs import ENOUGH, SURVEY_EVERY, runs_of
+from fries.runtime.runs import ENOUGH, MOST_FLAT_MAPS, SURVEY_EVERY, runs_of
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import DeadLetters, EdgeSpec, Kind, OperatorSpec, StageSpec, Style
 from fries.runtime.stage import Stage
@@ -50,7 +51,14 @@ def run_rows(made: Stage, rows: int, schema: pa.Schema = FLAT) -> list[Row]:
     ]
 
 
-def test_runs_are_maps_of_rows_that_follow_each_other() -> None:
+def runs_in(operators: tuple[OperatorSpec, ...], *pairs: tuple[str, str]) -> list[tuple[str, ...]]:
+    outputs: dict[str, list[EdgeSpec]] = {}
+    for number, (source, target) in enumerate(pairs):
+        outputs.setdefault(source, []).append(EdgeSpec(number, source, target))
+    return runs_of(operators, outputs)
+
+
+def test_runs_are_functions_of_rows_that_follow_each_other() -> None:
     operators = (
         spec("A", same),
         spec("B", same),
@@ -63,7 +71,7 @@ def test_runs_are_maps_of_rows_that_follow_each_other() -> None:
         OperatorSpec("RE", Kind.PASS, FLAT),
         spec("H", same),
         spec("I", same),
-        spec("J", same),
+        spec("J", same, kind=Kind.FLAT_MAP),
         spec("K", same),
     )
     pairs = (
@@ -71,10 +79,38 @@ def test_runs_are_maps_of_rows_that_follow_each_other() -> None:
         *(("G", "RE"), ("RE", "H"), ("RE", "I"), ("H", "J"), ("J", "K"), ("I", "out")),
         ("K", "elsewhere"),
     )
-    outputs: dict[str, list[EdgeSpec]] = {}
-    for number, (source, target) in enumerate(pairs):
-        outputs.setdefault(source, []).append(EdgeSpec(number, source, target))
-    assert runs_of(operators, outputs) == [("A", "B"), ("H", "J", "K")]
+    assert runs_in(operators, *pairs) == [("A", "B", "F", "C"), ("H", "J", "K")]
+
+
+def test_a_run_ends_with_a_split_and_has_something_to_hand_on() -> None:
+    """Filters and splits alone leave a batch that is there as it is."""
+    operators = (
+        *(spec("A", same), spec("S", same, kind=Kind.SPLIT), spec("B", same), spec("C", same)),
+        *(spec("F", same, kind=Kind.FILTER), spec("T", same, kind=Kind.SPLIT)),
+    )
+    pairs = ("A", "S"), ("S", "B"), ("S", "F"), ("B", "C"), ("F", "T"), ("T", "x"), ("T", "y")
+    assert runs_in(operators, *pairs) == [("A", "S"), ("B", "C")]
+
+
+def test_a_run_has_no_more_loops_than_python_allows() -> None:
+    """Each flat_map is one in the other."""
+    names = [f"F{n:02}" for n in range(30)]
+    operators = tuple(spec(name, one_of, FLAT, kind=Kind.FLAT_MAP) for name in names)
+    runs = runs_in(operators, *itertools.pairwise(names))
+    assert [name for run in runs for name in run] == names
+    assert {len(run) for run in runs} == {MOST_FLAT_MAPS, 30 % MOST_FLAT_MAPS}
+    line = tuple(EdgeSpec(n, *pair) for n, pair in enumerate(itertools.pairwise(["", *names, "o"])))
+    script = Script()
+    made = Stage(StageSpec(0, operators, line), Configuration(operators), script)
+    leaving = list(made.run(line[0], chunk(MANY_ROWS, FLAT)))
+    assert [n for _, one in leaving for n in one.batch.column("n").to_pylist()] == [
+        *range(MANY_ROWS)
+    ]
+    assert script.counts == {name: [MANY_ROWS, MANY_ROWS] for name in names}
+
+
+def one_of(row: Row) -> list[Row]:
+    return [row]
 
 
 def test_a_run_is_called_as_one_when_its_operators_were_timed(
@@ -262,3 +298,123 @@ def test_a_task_that_nobody_reads_on_ends_quietly() -> None:
     assert isinstance(leaving, Generator)
     leaving.close()
     assert script.failures == []
+
+
+def twice(row: Row) -> list[Row]:
+    return [row, {**row, "x": -1.0}]
+
+
+def test_filters_flat_maps_and_a_split_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row in its order, of its transaction and epoch; each operator with what it did."""
+    operators = (
+        *(spec("A", same, FLAT), spec("F", lambda row: row["n"] % 4, FLAT, kind=Kind.FILTER)),
+        *(spec("T", twice, FLAT, kind=Kind.FLAT_MAP), spec("B", same, FLAT)),
+        *(spec("G", lambda row: row["x"] < 0 or row["n"] % 2, FLAT, kind=Kind.FILTER),),
+        spec("S", lambda row: row["n"] % 2, FLAT, kind=Kind.SPLIT, branches=2),
+    )
+    line = [EdgeSpec(n, *pair) for n, pair in enumerate(itertools.pairwise(["", *"AFTBGS"]))]
+    ways = EdgeSpec(10, "S", "even", 0), EdgeSpec(11, "S", "odd", 1)
+    script = Script()
+    watch = _Watch(script, monkeypatch)
+    made = Stage(StageSpec(0, operators, (*line, *ways)), Configuration(operators), script)
+    rows = chunk(MANY_ROWS, FLAT)
+    rows.epochs = np.arange(MANY_ROWS) // 7
+    passed = [n for n in range(MANY_ROWS) if n % 4]
+    for txns in (rows.txns, None):
+        rows.txns = txns
+        found: dict[str, list[tuple[Any, Any]]] = {"even": [], "odd": []}
+        for edge, one in made.run(WAY_IN, rows):
+            numbers: list[Any] = one.batch.column("n").to_pylist()
+            found[edge.target] += zip(numbers, one.batch.column("x").to_pylist(), strict=True)
+            assert one.epochs.tolist() == [n // 7 for n in numbers]
+            assert (None if one.txns is None else one.txns.tolist()) == (
+                None if txns is None else numbers
+            )
+        assert found["even"] == [(n, -1.0) for n in passed if n % 2 == 0]
+        assert found["odd"] == [(n, x) for n in passed if n % 2 for x in (n / 2, -1.0)]
+    assert watch.as_one > 0
+    three, six = 3 * MANY_ROWS // 4, 6 * MANY_ROWS // 4
+    counts = {"A": [MANY_ROWS] * 2, "F": [MANY_ROWS, three], "T": [three, six], "B": [six, six]}
+    counts |= {"G": [six, five := 5 * MANY_ROWS // 4], "S": [five, five]}
+    assert script.counts == {name: [2 * n for n in both] for name, both in counts.items()}
+
+
+def test_an_operator_that_gets_no_rows_has_done_nothing() -> None:
+    none = spec("F", lambda row: row["n"] < 0, FLAT, kind=Kind.FILTER)
+    made, script = stage(spec("A", same, FLAT), none, spec("B", same, FLAT))
+    assert run_rows(made, MANY_ROWS) == []
+    assert script.counts == {"A": [MANY_ROWS] * 2, "F": [MANY_ROWS, 0]}
+
+
+def test_a_run_that_is_interrupted_has_taken_so_many_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, script = stage(
+        spec("A", same, FLAT),
+        spec("F", lambda row: row["n"] % 3, FLAT, kind=Kind.FILTER),
+        spec("T", twice, FLAT, kind=Kind.FLAT_MAP),
+    )
+    watch = _Watch(script, monkeypatch)
+    looks = itertools.count(1)
+    monkeypatch.setattr(Script, "pressed", property(lambda _: next(looks) % 50 == 0))
+    found = [row["n"] for row in run_rows(made, MANY_ROWS)]
+    assert found == [n for n in range(MANY_ROWS) if n % 3 for _ in range(2)]
+    assert script.counts["A"] == [MANY_ROWS, MANY_ROWS]
+    assert watch.as_one > 5, "it was, often"
+
+
+def keeps_list(kept: list[Row], row: Row) -> list[Row]:
+    kept[:] = [row, dict(row)]
+    return kept
+
+
+def keeps_tuple(kept: list[Row], row: Row) -> tuple[Row, ...]:
+    kept[:] = [row, dict(row)]
+    return tuple(kept)
+
+
+def one_dict_again(kept: list[Row], row: Row) -> Generator[Row]:
+    one = dict(row)
+    kept[:] = [one]
+    for _ in range(2):
+        yield one
+    one["n"] = -1
+
+
+def one_row_twice(kept: list[Row], row: Row) -> list[Row]:
+    kept[:] = [dict(row)]
+    return [row, row]
+
+
+@pytest.mark.parametrize("gives", [keeps_list, keeps_tuple, one_dict_again, one_row_twice])
+def test_what_a_flat_map_keeps_or_gives_twice_is_not_changed_by_the_next_one(
+    gives: Callable[[list[Row], Row], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Row] = []
+    by_filter: list[Row] = []
+    seen: list[int] = []
+
+    def spoils(row: Row) -> Row:
+        row["n"] += 10_000
+        return row
+
+    def keeps(row: Row) -> bool:
+        by_filter.append(row)
+        return True
+
+    def notes(row: Row) -> Any:  # noqa: ANN401
+        seen.extend(one["n"] for one in kept)
+        return gives(kept, row)
+
+    made, script = stage(
+        spec("T", notes, FLAT, kind=Kind.FLAT_MAP),
+        spec("B", spoils, FLAT),
+        spec("F", keeps, FLAT, kind=Kind.FILTER),
+        spec("C", spoils, FLAT),
+    )
+    watch = _Watch(script, monkeypatch)
+    found = [row["n"] for row in run_rows(made, MANY_ROWS)]
+    assert found == [n + 20_000 for n in range(MANY_ROWS) for _ in range(2)]
+    assert max(one["n"] for one in by_filter) < 20_000, "it has copies"
+    assert max(seen) < 10_000
+    assert watch.as_one > 0

@@ -65,12 +65,19 @@ class Chunk:
         txns = None if self.txns is None else self.txns[kept]
         return Chunk(self.data.where(kept), self.epochs[kept], txns)
 
+    @property
+    def alike(self) -> bool:
+        """Whether it makes no difference of which of these rows another one is a child."""
+        return self.txns is None and bool((self.epochs == self.epochs[:1]).all())
+
     def children(self, output: Output) -> Chunk:
         """What an operator made of these rows: children inherit epoch and transaction."""
-        if output.parents is None:
+        if output.parents is not None:
+            txns = None if self.txns is None else self.txns[output.parents]
+            return Chunk(output.data, self.epochs[output.parents], txns)
+        if len(output.data) == len(self):
             return Chunk(output.data, self.epochs, self.txns)
-        txns = None if self.txns is None else self.txns[output.parents]
-        return Chunk(output.data, self.epochs[output.parents], txns)
+        return Chunk(output.data, np.full(len(output.data), self.epochs[0]))
 
 
 def concat(chunks: Sequence[Chunk]) -> Chunk:

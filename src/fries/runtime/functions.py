@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
 from types import FunctionType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -19,21 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from fries.errors import OperatorError
-from fries.failing import (
-    MOST_PROBLEM,
-    MOST_VALUE,
-    clipped,
-    described,
-    shortened,
-    story_of,
-    words_of,
-)
-from fries.runtime.arrow import Array, Field, Integers, batch_of
+from fries.failing import shortened
+from fries.runtime.arrow import Booleans, Integers, batch_of
 from fries.runtime.data import Data
 from fries.runtime.dead_letters import DeadLetter
-from fries.runtime.integers import fractions
 from fries.runtime.keeping import keeper
-from fries.runtime.misfits import EarlierError, Misfit, Misfits
+from fries.runtime.misfits import EarlierError
+from fries.runtime.returned import blamed, converted, failure, strictly
 from fries.runtime.settle import AgainError, Settler
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
@@ -163,10 +156,8 @@ def _each(
             if interrupted():
                 break
     except BaseException as error:  # the user's code may raise anything, even SystemExit
-        own, before = failure(spec, error, data.row(len(made))), data.misfit(len(made))
-        if before is not None and before.breaks_functions():
-            raise EarlierError(Misfit(own, frozenset(), before)) from None
-        raise own from None
+        own = failure(spec, error, data.row(len(made)))
+        raise blamed(own, data, len(made)) from None
     return made
 
 
@@ -185,12 +176,6 @@ def accepts(function: Function, count: int) -> bool:
     return True
 
 
-def failure(spec: OperatorSpec, error: BaseException, row: object = None) -> OperatorError:
-    """The full story of a function that raised: all of it is text, of bounded length."""
-    shown = "" if row is None else shortened(row)
-    return OperatorError(spec.name, described(error), shown, story_of(error))
-
-
 def _map(spec: OperatorSpec, function: Function) -> Calls:
     settler, convert = Settler(spec), partial(converted, spec)
     called = _over_batches(spec, function, lambda _, __: None)
@@ -199,10 +184,8 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
         raw = raw and not settler.strict
         if strict or settler.strict:
             listed = _each(spec, function, data, interrupted)
-            if raw:
-                return _handed_on(spec, listed, data)
-            whole = Data.of(_each_fits(spec, [[one] for one in listed], data))
-            return Output(whole, taken=len(listed))
+            taken = len(listed)
+            return Output(strictly(spec, listed, range(taken), data, raw), taken=taken)
         rows = data.given()
         before = {} if raw or data.raw else settler.before(data.schema, rows)
         results = map(function, rows)
@@ -210,11 +193,8 @@ def _map(spec: OperatorSpec, function: Function) -> Calls:
             results = map(settler.keep, results)
         made = taken_from(results, len(rows), interrupted)
         del rows, results  # so that it can be told who else has what was returned
-        if raw:
-            settler.check_alone(made)
-            settler.check_values(chain.from_iterable(map(dict.values, made)))
-            return Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
-        return Output(settler.settled(made, before, convert), taken=len(made))
+        settled = settler.handed_on(made) if raw else settler.settled(made, before, convert)
+        return Output(settled, taken=len(made))
 
     def by_batch(data: Data, __: Interrupted, strict: bool, ___: bool) -> Output:
         made, _ = called(data, strict)
@@ -265,40 +245,73 @@ def _by_frame(spec: OperatorSpec, function: Function, read: Read) -> Batched:
 
 
 def _filter(spec: OperatorSpec, function: Function) -> Calls:
-    def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
+    passer = _Passer(spec)
+
+    def call(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
         if spec.style is Style.ROW:  # as Python sees it: a list of values would make a matrix
             found = _read(spec, found, data, lambda values: list(map(bool, values)))
         kept = np.asarray(found, dtype=bool)
-        if len(found) == len(data) and kept.all():
-            return Output(data)
-        passed = data.slice(0, len(found)).where(kept)
-        return Output(passed, np.flatnonzero(kept), taken=len(found))
+        parents = None if len(kept) == len(data) and kept.all() else np.flatnonzero(kept)
+        return Output(passer.passed(data, kept, strict, raw), parents, taken=len(kept))
 
     return call
 
 
 def _split(spec: OperatorSpec, function: Function) -> Calls:
-    def call(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
+    passer = _Passer(spec)
+
+    def call(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
         found = _column(spec, function, data, interrupted, strict)
-        numbers = partial(_numbers, spec, "branch", end=spec.branches)
-        branches = _read(spec, found, data, numbers)
-        return Output(data.slice(0, len(branches)), None, branches, len(branches))
+        read = partial(numbers, spec, "branch", end=spec.branches)
+        branches = _read(spec, found, data, read)
+        all_of_them = np.ones(len(branches), dtype=bool)
+        passed = passer.passed(data, all_of_them, strict, raw)
+        return Output(passed, None, branches, len(branches))
 
     return call
+
+
+class _Passer:
+    """What goes on of the rows that a filter or a split got."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self._spec, self._settler = spec, Settler(spec)
+
+    def passed(self, data: Data, kept: Booleans, strict: bool, raw: bool) -> Data:
+        """The first rows, where they are kept, as they came; settled if they leave a run here."""
+        if not data.raw:
+            part = data.slice(0, len(kept))
+            return part if kept.all() else part.where(kept)
+        self._follow(data.schema)
+        if strict:
+            rows, places = data.copied(), np.flatnonzero(kept).tolist()
+            return strictly(self._spec, [rows[place] for place in places], places, data, raw)
+        rows = list(compress(data.given(), kept.tolist()))
+        if raw:
+            return self._settler.handed_on(rows)
+        return self._settler.settled(rows, {}, partial(converted, self._spec))
+
+    def _follow(self, schema: pa.Schema) -> None:
+        """Its columns are those that come, which a change may have made others."""
+        if self._spec.schema != schema:
+            self._spec = replace(self._spec, schema=schema)
+            self._settler = Settler(self._spec)
 
 
 def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
     settler, convert = Settler(spec), partial(converted, spec)
 
-    def by_row(data: Data, interrupted: Interrupted, strict: bool, _: bool) -> Output:
+    def by_row(data: Data, interrupted: Interrupted, strict: bool, raw: bool) -> Output:
+        raw = raw and not settler.strict
         if strict or settler.strict:
             keep = keeper(spec)
             listed = _each(
                 spec, lambda row: [keep(made) for made in function(row)], data, interrupted
             )
-            whole = Data.of(_each_fits(spec, listed, data))
-            return Output(whole, _parents(list(map(len, listed))), taken=len(listed))
+            parents, rows = _parents(list(map(len, listed))), list(chain.from_iterable(listed))
+            whole = strictly(spec, rows, parents.tolist(), data, raw)
+            return Output(whole, parents, taken=len(listed))
         rows = data.given()
         results: Iterator[Any] = map(function, rows)
         if settler.keep is not None:
@@ -307,7 +320,8 @@ def _flat_map(spec: OperatorSpec, function: Function) -> Calls:
         del rows, results
         made, counts = list(chain.from_iterable(listed)), list(map(len, listed))
         del listed  # so that it can be told who else has the rows
-        return Output(settler.settled(made, {}, convert), _parents(counts), taken=len(counts))
+        settled = settler.handed_on(made) if raw else settler.settled(made, {}, convert)
+        return Output(settled, _parents(counts), taken=len(counts))
 
     called = _over_batches(spec, function, partial(_numbered, spec))
 
@@ -325,7 +339,7 @@ def _numbered(spec: OperatorSpec, made: Any, count: int) -> Integers:  # noqa: A
             f"a flat_map over batches must return a column {PARENT!r}: for each output row "
             "the number of the input row that it comes from",
         )
-    return _numbers(spec, f"number in {PARENT!r}", made[PARENT], count)
+    return numbers(spec, f"number in {PARENT!r}", made[PARENT], count)
 
 
 def _parents(counts: list[int]) -> Integers:
@@ -372,13 +386,14 @@ def _read(
             read([value])
         except OperatorError as error:
             came = shortened(data.row(number))
-            raise OperatorError(spec.name, error.problem, came) from None
+            raise blamed(OperatorError(spec.name, error.problem, came), data, number) from None
         except BaseException as error:  # as above
-            raise failure(spec, error, data.row(number)) from None
+            own = failure(spec, error, data.row(number))
+            raise blamed(own, data, number) from None
     return read(found)
 
 
-def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  # noqa: ANN401
+def numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  # noqa: ANN401
     """Numbers that point somewhere; others are refused, instead of losing rows."""
     values = np.asarray(given)
     with np.errstate(invalid="ignore"):  # what is no number differs from what it is cast to
@@ -394,119 +409,6 @@ def _numbers(spec: OperatorSpec, what: str, given: Any, end: int) -> Integers:  
 
 def _to_style(spec: OperatorSpec, data: Data) -> Any:  # noqa: ANN401
     return data.frame if spec.style is Style.PANDAS else data.batch
-
-
-def from_rows(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
-    """Rows as a batch; a row with other columns than declared is refused, not cut.
-
-    Rows and values may be of users' classes, whose methods fail as their functions do.
-    """
-    try:
-        return _as_declared(spec, rows)
-    except OperatorError:
-        raise
-    except BaseException as error:  # the user's code may raise anything, even SystemExit
-        raise failure(spec, error) from None
-
-
-def _as_declared(spec: OperatorSpec, rows: list[Any]) -> pa.RecordBatch:
-    names = set(spec.schema.names)
-    for row in rows:
-        if not isinstance(row, dict):
-            raise OperatorError(spec.name, f"it must return rows as dicts, not {shortened(row)}")
-        if row.keys() != names:
-            raise OperatorError(
-                spec.name,
-                f"it returned the columns {shortened(sorted(row, key=str), MOST_PROBLEM)}, "
-                f"declared are {sorted(names)}",
-            )
-    return pa.RecordBatch.from_arrays(
-        [_column_of(spec, field, [row[field.name] for row in rows]) for field in spec.schema],
-        schema=spec.schema,
-    )
-
-
-def _each_fits(spec: OperatorSpec, made: list[list[Any]], data: Data) -> pa.RecordBatch:
-    """What came of each row as a batch; what does not fit names the row that it came of."""
-    try:
-        return from_rows(spec, list(chain.from_iterable(made)))
-    except OperatorError:
-        for number, rows in enumerate(made):
-            for row in rows:
-                if (misfit := _misfit_of(spec, row, data, number)) is not None:
-                    raise (EarlierError(misfit) if misfit.earlier else misfit.error) from None
-        raise
-
-
-def _handed_on(spec: OperatorSpec, made: list[Any], data: Data) -> Output:
-    """Rows as they are; what does not fit is told if the next functions cannot take it."""
-
-    def find(number: int) -> Misfit | None:
-        return _misfit_of(spec, made[number], data, number)
-
-    for number, row in enumerate(made):
-        if not isinstance(row, dict) and (misfit := find(number)) is not None:
-            raise misfit.error
-    output = Output(Data.of_rows(spec.schema, made, raw=True), taken=len(made))
-    output.data.misfits = Misfits(find, range(len(made)))
-    return output
-
-
-def _misfit_of(spec: OperatorSpec, row: Any, data: Data, number: int) -> Misfit | None:  # noqa: ANN401
-    """What is wrong with a row that a function made of another: perhaps that was wrong already."""
-    try:
-        from_rows(spec, [row])
-    except OperatorError as error:
-        told = OperatorError(spec.name, error.problem, shortened(data.row(number)), error.story)
-        misfit, before = Misfit(told, _extra(spec, row)), data.misfit(number)
-        if before is not None and isinstance(row, dict) and before.causes(misfit):
-            misfit.earlier = before
-        return misfit
-    return None
-
-
-def _extra(spec: OperatorSpec, row: Any) -> frozenset[str]:  # noqa: ANN401
-    """The columns that a row has more than declared, if nothing else is wrong with it."""
-    names = set(spec.schema.names)
-    if not isinstance(row, dict) or not names < row.keys():
-        return frozenset()
-    try:
-        from_rows(spec, [{name: row[name] for name in names}])
-    except OperatorError:
-        return frozenset()
-    return frozenset(row.keys() - names)
-
-
-def _column_of(spec: OperatorSpec, field: Field, values: list[Any]) -> Array:
-    """Values as a column; Arrow would cut the fraction off a number without a word."""
-    try:
-        for value in fractions(field.type, values):
-            shown = clipped(str(value), MOST_VALUE)
-            raise OperatorError(
-                spec.name, f"it returned {shown} for the column {field.name!r} of {field.type}"
-            )
-        column: Array = pa.array(values, type=field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise OperatorError(spec.name, _misfit(field, values, error)) from error
-    return column
-
-
-def converted(spec: OperatorSpec, field: Field, values: list[Any]) -> list[Any]:
-    """Values as they would come back from Arrow."""
-    return _column_of(spec, field, values).to_pylist()
-
-
-def _misfit(field: Field, values: list[Any], error: Exception) -> str:
-    """Which value does not fit its column."""
-    for value in values:
-        try:
-            pa.array([value], type=field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as reason:
-            return (
-                f"it returned {shortened(value)} for the column {field.name!r} of type "
-                f"{field.type}: {words_of(reason)}"
-            )
-    return f"its values for the column {field.name!r} do not fit: {words_of(error)}"
 
 
 def _to_arrow(spec: OperatorSpec, made: Any) -> pa.RecordBatch:  # noqa: ANN401

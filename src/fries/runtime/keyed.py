@@ -18,8 +18,9 @@ from fries.runtime.buckets import Key
 from fries.runtime.chunks import Chunk
 from fries.runtime.data import Data
 from fries.runtime.dead_letters import DeadLetter
-from fries.runtime.functions import Output, failure, from_rows
+from fries.runtime.functions import Output
 from fries.runtime.keeping import keeper
+from fries.runtime.returned import failure, from_rows
 from fries.runtime.sparing import fitting, letter_of
 from fries.runtime.spec import Kind, OperatorSpec
 from fries.runtime.state import KeyGroup

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from operator import is_, itemgetter
 from sys import getrefcount
 from types import GenericAlias
@@ -87,7 +88,7 @@ class Settler:
     def __init__(self, spec: OperatorSpec) -> None:
         names = spec.schema.names
         self._spec = spec
-        self.strict = len(set(names)) < len(names) or any(map(_is_nested, spec.schema))
+        self.strict = len(set(names)) < len(names) or any_nested(spec.schema)
         """Whether everything must be converted: the values of nested types can be changed."""
         self.keep: Callable[[Any], Any] | None = None
         """Copies a returned row, if the function keeps what it returns."""
@@ -124,6 +125,12 @@ class Settler:
             for row, value in zip(rows, converted(field, values), strict=True):
                 row[name] = value
         return Data.of_rows(self._spec.schema, rows)
+
+    def handed_on(self, rows: list[Row]) -> Data:
+        """Rows that a function has just returned, for the next function of a run."""
+        self.check_alone(rows)
+        self.check_values(chain.from_iterable(map(dict.values, rows)))
+        return Data.of_rows(self._spec.schema, rows, raw=True)
 
     def check_alone(self, rows: list[Row]) -> None:
         """See that nobody else has these rows, the caller aside."""
@@ -172,6 +179,11 @@ class Settler:
                 other.add(name)
         self._converted |= other
         self._shapes = {}
+
+
+def any_nested(schema: pa.Schema) -> bool:
+    """Whether rows of these columns may have values that can be changed."""
+    return any(map(_is_nested, schema))
 
 
 def _is_nested(field: Field) -> bool:

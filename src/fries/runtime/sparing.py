@@ -22,11 +22,10 @@ from fries.runtime.functions import (
     Call,
     Interrupted,
     Output,
-    failure,
-    from_rows,
     never,
 )
 from fries.runtime.keeping import keeper
+from fries.runtime.returned import failure, from_rows
 from fries.runtime.spec import Function, Kind, OperatorSpec, Style
 
 Step: TypeAlias = "Callable[[Any], tuple[Sequence[Any], int]]"

@@ -353,12 +353,17 @@ class Stage:
         if operator.kind is Kind.PASS and not self._configuration.in_transition:
             return operator.name, self._pass_on(operator, chunk)
         run = self._runs.get(operator.name)
-        alone = self._strict or self.on_probation or self._configuration.in_transition
-        if run is not None and run.names[0] == operator.name and not alone:
+        if run is not None and run.names[0] == operator.name and self._may_run:
             specs = tuple(self._configuration.body(name, 0).spec for name in run.names)
-            if (fused := run.fused(specs)) is not None:
+            if (fused := run.fused(specs, chunk.data.schema)) is not None:
                 return run.names[-1], self._apply_run(run, fused, chunk)
         return operator.name, self._apply(operator, chunk)
+
+    @property
+    def _may_run(self) -> bool:
+        """Whether operators may be called as one: an audit asks which rows each has had."""
+        alone = self._strict or self.on_probation or self._configuration.in_transition
+        return not alone and self._recorder is None
 
     def _pass_on(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Note that rows were here: an operator without a function leaves them as they are."""
@@ -373,14 +378,16 @@ class Stage:
         origins = [self._configuration.origin(name, 0) for name in run.names]
         self._control.calling(" or ".join(run.names), max(origins))
         entering = run.names[0] == self._entry
-        output = fused(chunk.data, self._interrupted if entering else never)
+        stop = self._interrupted if entering else never
+        output, gives = fused(chunk.data, stop, not chunk.alike)
         self._control.returned()
-        part, given = self._used(chunk, output), len(output.data)
-        took = run.shared(time.perf_counter() - began)
-        for (name, seconds), change in zip(took, origins, strict=True):
-            what = name, 0, len(part), part.txns, given, moment, seconds, change
-            self._notes.append(Note(*what))
-        yield part.children(output), None
+        part, took = self._used(chunk, output), run.shared(time.perf_counter() - began)
+        taken = len(part)
+        for (name, seconds), change, given in zip(took, origins, gives, strict=True):
+            if taken:
+                self._notes.append(Note(name, 0, taken, None, given, moment, seconds, change))
+            taken = given
+        yield part.children(output), output.branches
 
     def _apply(self, operator: OperatorSpec, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let an operator process rows, each by the version that its epoch asks for."""
