@@ -55,6 +55,10 @@ class Folder:
         """All bytes of a file."""
         return self.contents[name]
 
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.contents.pop(name, None)
+
     def write(self, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
         """Write a file; the log may only write again what it says it replaces."""
         assert replace or name not in self.contents
