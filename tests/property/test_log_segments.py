@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fries.log.reading import Reading
@@ -50,6 +50,7 @@ def crashed(site: Site, behind: int) -> Site:
 
 
 @given(st.lists(st.tuples(STEPS | st.just("crash"), st.integers(0, 9)), max_size=60))
+@example([("change", 0), ("change", 0), ("tidy", 1), ("back", 0), ("crash", 1)])
 @settings(deadline=None, max_examples=150)
 def test_a_log_that_is_tidied_says_what_its_records_say(steps: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:

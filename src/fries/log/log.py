@@ -228,6 +228,8 @@ def missing_copies(read: Reading, broken: Collection[str] = ()) -> list[dict[str
         named = {f"{logged.number:08}.{kind}": one for kind, one in records.items()}
         if lacking := {name: one for name, one in named.items() if one and name not in there}:
             missing.append(lacking)
+    if late := {name: end for name, end in read.late.items() if name not in there}:
+        missing.append(dict(late))
     return missing
 
 

@@ -161,6 +161,8 @@ class Reading:
         """By number, the drivers that this log has had, as far as known."""
         self.last_owner = 0
         self.restored: list[Restored] = []
+        self.late: dict[str, Ended] = {}
+        """By file, ends that came when a segment may have had their changes already."""
         self._found: dict[int, Logged] = {}
         # the copy first: what is written meanwhile is in the log before it is in the copy
         self.copied = frozenset(() if self._copies is None else readable(self._copies))
@@ -327,6 +329,8 @@ class Reading:
                 logged.effective = record
             case Ended():
                 logged.finish(record)
+                if LATE.fullmatch(name):
+                    self.late[name] = record
 
     def _see_flow(self, logged: Logged, record: Founded, payload: tuple[memoryview, ...]) -> None:
         self.founded = logged.flow = record
