@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import threading
 import time
@@ -191,12 +192,12 @@ def live(folders: Folders, changes: int) -> dict[str, Any]:
         windows.append(cost | {what: count / WINDOW for what, count in sorted(done.items())})
     ledger.close()
     tenth = max(len(windows) // 10, 1)
-    ratio = _mean(windows[-tenth:]) / _mean(windows[:tenth])
+    ratio = _usual(windows[-tenth:]) / _usual(windows[:tenth])
     return {"first": windows[0], "last": windows[-1], "last_tenth_to_first_tenth": ratio}
 
 
-def _mean(windows: list[dict[str, float]]) -> float:
-    return sum(window["cpu_ms"] for window in windows) / len(windows)
+def _usual(windows: list[dict[str, float]]) -> float:
+    return statistics.median(window["cpu_ms"] for window in windows)
 
 
 def recover(folders: Folders) -> dict[str, Any]:
