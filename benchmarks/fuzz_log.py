@@ -16,16 +16,19 @@ from benchmarks.fuzz import Target
 from fries.errors import LogError, LogMismatchError
 from fries.log.log import Log
 from fries.log.pieces import Buffer
+from fries.log.reading import Reading
 from fries.log.records import (
     Committed,
     Ended,
     Founded,
     Intent,
     Record,
+    Segment,
     Shape,
     decode,
     encode,
 )
+from fries.log.segments import Past, pack
 
 SHAPE: Final = Shape(4, {"F": {"kind": "map"}}, (("", "F", 0), ("F", "out", 0)))
 OTHER_SHAPE: Final = Shape(8, {"G": {"kind": "map"}}, (("", "G", 0),))
@@ -54,6 +57,10 @@ class Folder:
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""
         return self.contents[name]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.contents.pop(name, None)
 
     def write(self, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
         """Write a file; the log may only write again what it says it replaces."""
@@ -112,11 +119,56 @@ def targets() -> list[Target]:
     """What reads the log."""
     encoded = tuple(map(msgspec.msgpack.encode, RECORDS.values()))
     files = (*FILES.values(), *FOREIGN)
+    segmented = tuple(SEGMENTED.values())
+    read = (decode(data) for name, data in SEGMENTED.items() if name.endswith("segment"))
+    parts = tuple(bytes(part) for _, payload in read for part in payload)
     return [
         Target("log records", read_record, files),
         Target("log records, with their digest", read_body, encoded, 0.5, messages=True),
         Target("log", open_log, tuple(_with_choices(files)), 0.3),
+        Target("log, with segments", open_segments, tuple(_with_choices(segmented)), 0.3),
+        Target("parts of segments", read_segment, parts, 0.3, messages=True),
     ]
+
+
+def _segments() -> dict[str, bytes]:
+    """A log of whose changes segments have the first ones, and of one the functions still count."""
+    firsts = [Past(number, _intent(number), Committed(number, 2.0, number)) for number in (1, 2)]
+    third = Past(3, _intent(3), Committed(3, 2.0, 3), functions=True)
+    parts = {1: (pack(firsts),), 2: (pack([third]), pack([Past(2, end=Ended(2, 3.0, "done"))]))}
+    records = {f"{n:08}.segment": (Segment(n, 0, tuple(range(1, n + 1))), parts[n]) for n in parts}
+    encoded = {name: _bytes(encode(*whole)) for name, whole in records.items()}
+    names = ("00000000.flow", "00000003.intent", "00000004.intent")
+    told = _bytes(encode(Committed(4, 2.0, 4, segment=2)))
+    return {name: FILES[name] for name in names} | encoded | {"00000004.commit": told}
+
+
+SEGMENTED: Final = _segments()
+
+
+def open_segments(data: bytes) -> str:
+    """A driver comes back to a log in which this is in the place of some file."""
+    choose = random.Random(data[-CHOICE_BYTES:])
+    name = choose.choice([one for one in sorted(SEGMENTED) if not one.endswith("commit")])
+    contents = SEGMENTED | {name: data[:-CHOICE_BYTES]}
+    try:
+        log = Log(Folder(contents), SHAPE)
+    except LogError:
+        return "refused"
+    assert [one.number for one in log.changes if one.happened] == [1, 2, 3, 4], name
+    assert all(one.intent == _intent(one.number) for one in log.changes)
+    return "whole"
+
+
+def read_segment(body: bytes) -> str:
+    """Somebody else's part of a segment, with a digest that fits."""
+    whole = _bytes(encode(Segment(1, 0, (1,)), (body,)))
+    try:
+        read = Reading(Folder({"00000000.flow": FILES["00000000.flow"], "00000001.segment": whole}))
+        read.refuse_damage()
+    except LogError:
+        return "refused"
+    return f"{len(read.changes)} changes"
 
 
 def _with_choices(files: Sequence[bytes]) -> Iterator[bytes]:

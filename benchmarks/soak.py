@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,6 @@ from benchmarks.processes import processes
 from benchmarks.spark import folder, session
 from fries.errors import FriesError
 from fries.flow import Flow
-from fries.log.files import LocalFiles
 from fries.updates import Update
 
 ROWS_PER_SECOND: Final = 400
@@ -163,7 +163,7 @@ class Soak:
         java = [p.pid for p in every if p.parent == mine and "java" in p.command]
         daemons = {p.pid for p in every if p.parent in java}
         pythons = [p.pid for p in every if p.parent in daemons]
-        log = LocalFiles(self._where / "checkpoint" / "fries")
+        log = self._where / "checkpoint" / "fries"
         return Sample(
             time.monotonic() - self._began,
             _megabytes(mine),
@@ -173,7 +173,7 @@ class Soak:
             sum(map(_files, java)),
             max(map(_megabytes, pythons), default=0.0),
             len(pythons),
-            sum(len(log.read(name)) for name in log.names()) / 1024,
+            sum(map(_size, log.iterdir())) / 1024,
         )
 
 
@@ -183,6 +183,13 @@ def _megabytes(pid: int) -> float:
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none if it was removed meanwhile."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def _files(pid: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fries.errors import LogError
 from fries.log.log import Log
@@ -24,6 +24,11 @@ class MemoryFiles:
         self.contents = dict(contents or {})
         self.written: list[tuple[str, bytes]] = []
         """Every write, in order."""
+        self.removed: list[str] = []
+        """Every removal, in order."""
+        self.reads = 0
+        self.when_written: dict[str, Callable[[], object]] = {}
+        """By name, what happens when a file is there."""
         self.faults: dict[str, Exception] = {}
         """By kind, what is raised instead of writing."""
         self.late_faults: dict[str, Exception] = {}
@@ -43,6 +48,9 @@ class MemoryFiles:
 
     def read(self, name: str) -> Buffer:
         """All bytes of a file."""
+        self.reads += 1
+        if name not in self.contents:
+            raise LogError(f"{name} is gone")
         return self.contents[name]
 
     def write(self, name: str, parts: Sequence[Buffer], replace: bool = False) -> None:
@@ -60,9 +68,15 @@ class MemoryFiles:
         with self._more:
             self.contents[name] = b"".join(bytes(part) for part in parts)
             self.written.append((name, self.contents[name]))
+            self.when_written.pop(name, lambda: None)()
             self._more.notify_all()
         if kind in self.late_faults:
             raise self.late_faults[kind]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.removed.append(name)
+        self.contents.pop(name, None)
 
     def wait_for(self, name: str) -> None:
         """Wait until a file was written."""

@@ -10,13 +10,14 @@ import pytest
 
 from fries.change.model import Change, Phase
 from fries.control.client import ControlClient
+from fries.control.ledger import Ledger
 from fries.control.messages import Ended, Go
 from fries.control.wire import LARGE_BYTES
 from fries.errors import LogError, OperatorError
 from fries.log.log import Log
 from tests.control.fakes import order, until
 from tests.control.sites import Site, batch, met, model
-from tests.files import PATIENCE, SHAPE, happened, hold
+from tests.files import PATIENCE, SHAPE, MemoryFiles, happened, hold
 
 # The log comes first
 
@@ -173,6 +174,45 @@ def test_a_change_that_the_log_was_not_asked_about_is_aborted_when_the_flow_stop
         site.server.stop()
     assert (change.phase, change.reason) == (Phase.ABORTED, "the flow was stopped")
     assert happened(site.files) == []
+
+
+# A log that is made shorter
+
+
+def test_a_log_becomes_short_beside_the_changes_and_a_new_driver_goes_on(site: Site) -> None:
+    client, _ = site.join()
+    for number in range(30):
+        client.begin(number, 0, 0)
+        site.change(client)
+        client.ended(met(number, number + 1))
+    until(lambda: "00000002.segment" in site.files.contents and len(site.files.contents) < 60)
+    server = site.restart(finished=29)
+    assert [(c.number, c.phase) for c in server.history()] == [
+        (number, Phase.DONE) for number in range(1, 31)
+    ]
+    assert happened(site.files) == list(range(1, 31))
+
+
+def test_a_commit_waits_for_one_step_that_makes_the_log_shorter() -> None:
+    """What was asked for while a segment is written comes before what it has is removed."""
+    files = MemoryFiles()
+    gate = hold(files, "segment")
+    ledger, done, removed = Ledger(Log(files, SHAPE)), threading.Event(), list[int]()
+    for number in range(1, 12):
+        change = Change(number, order("FM"))
+        change.move(Phase.DONE, "")
+        ledger.intend(number, change.order)
+        ledger.commit(number, lambda _: None)
+        ledger.take_effect([number], number, lambda _: None)
+        ledger.end(change)
+    files.wait_until_held("00000001.segment")
+    ledger.intend(12, order("FM"))
+    ledger.commit(12, lambda _: done.set())
+    files.when_written["00000012.commit"] = lambda: removed.append(len(files.removed))
+    gate.set()
+    assert done.wait(PATIENCE)
+    ledger.close()
+    assert removed == [0]
 
 
 # A new driver

@@ -50,6 +50,9 @@ def test_files_on_any_file_system_of_hadoop(spark: SparkSession, tmp_path: Path)
     assert (files.has("one"), files.has("two")) == (True, False)
     with pytest.raises(LogError, match="cannot be read"):
         files.read("two")
+    for _ in range(2):  # once is enough
+        files.remove("one")
+        assert files.names() == []
 
 
 def test_a_local_disk_is_written_without_hadoop(spark: SparkSession, tmp_path: Path) -> None:

@@ -450,6 +450,17 @@ def test_a_file_that_may_be_replaced_is(tmp_path: Path) -> None:
     assert files.read("00000001.end") == b"new!"
 
 
+def test_a_file_that_is_removed_may_be_gone_already(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.write("00000001.end", [b"text"])
+    for _ in range(2):
+        files.remove("00000001.end")
+        assert files.names() == []
+    (tmp_path / "00000002.end").mkdir()
+    with pytest.raises(LogError, match=r"00000002\.end cannot be removed"):
+        files.remove("00000002.end")
+
+
 def fails(*_: object) -> None:
     raise OSError(28, "No space left on device")
 

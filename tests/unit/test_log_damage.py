@@ -232,8 +232,9 @@ class Meanwhile(MemoryFiles):
 
     def names(self) -> list[str]:
         """The files that were there."""
-        found = super().names()
-        self.then()
+        found, then = super().names(), self.then
+        self.then = lambda: None
+        then()
         return found
 
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 from fries.change.model import Change, Order, Phase
 from fries.errors import FriesError
@@ -29,6 +30,9 @@ class Ledger:
         """Ends that are still to be written, in order."""
         self._unwritten: dict[int, str] = {}
         """Changes whose intent could not be written, and why: they cannot be committed."""
+        self._tidies = False
+        """Whether a step that makes the log shorter is waiting for its turn."""
+        self._pool.submit(self._tidy_later)
 
     def intend(self, number: int, order: Order) -> None:
         """A change is requested."""
@@ -100,6 +104,7 @@ class Ledger:
             if not self._unwritten.pop(record.number, ""):
                 self._unended.append(record)
                 self._end_all()
+                self._tidy_later()
 
         self._pool.submit(self._calmly, write)
 
@@ -121,6 +126,18 @@ class Ledger:
         while self._unended:
             self._log.end(self._unended[0])
             self._unended.pop(0)
+
+    def _tidy_later(self) -> None:
+        """Have the log made shorter, step by step: what was asked for meanwhile comes first."""
+        if not self._tidies:
+            with suppress(RuntimeError):  # the log is about to be closed
+                self._pool.submit(self._calmly, self._tidy)
+                self._tidies = True
+
+    def _tidy(self) -> None:
+        self._tidies = False
+        if self._log.tidy():
+            self._tidy_later()
 
     def _calmly(self, write: Callable[[], None]) -> None:
         try:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from fries.errors import LogError
+from fries.log.copies import Whole
 from fries.log.files import Files
-from fries.log.log import missing_copies
+from fries.log.log import missing_copies, missing_segments
 from fries.log.owners import may_live
 from fries.log.reading import Logged, Reading
 from fries.log.records import Ended, Intent, encode
+from fries.log.segments import late_end
 
 BY_HAND: Final = "taken back by hand: its functions were lost"
 
@@ -49,7 +51,7 @@ def examine(read: Reading) -> Findings:
         tuple(f"{one.why}; it is known from the copy" for one in read.restored),
         (*read.problems(), *functions),
         tuple(_ways(read, gone)),
-        sum(map(len, missing_copies(read, read.broken_copies()))),
+        sum(map(len, _missing(read))),
     )
 
 
@@ -63,17 +65,26 @@ def repair(files: Files, copies: Files, take_back: int | None, force: bool) -> l
             f"{owner.host}); stop it, or use --force if you know that it has ended"
         )
     done = []
-    for name, record, why in read.restored:
+    for name, record, why, payload in read.restored:
         if not isinstance(record, Intent):
-            files.write(name, encode(record), replace=True)
+            files.write(name, encode(record, payload), replace=True)
             done.append(f"wrote {name} again: {why}")
-    for missing in missing_copies(read, read.broken_copies()):
-        for name, record in missing.items():
-            copies.write(name, encode(record), replace=True)
+    for missing in _missing(read):
+        for name, (record, payload) in missing.items():
+            copies.write(name, encode(record, payload), replace=True)
             done.append(f"copied {name}")
     if take_back is not None:
         done.append(_take_back(files, copies, read, take_back))
     return done
+
+
+def _missing(read: Reading) -> list[dict[str, Whole]]:
+    """The records whose copy is missing or damaged."""
+    broken = read.broken_copies()
+    missing: list[dict[str, Whole]] = [
+        {name: (record, ()) for name, record in one.items()} for one in missing_copies(read, broken)
+    ]
+    return [*missing, missing_segments(read, broken)]
 
 
 def _take_back(files: Files, copies: Files, read: Reading, number: int) -> str:
@@ -89,9 +100,10 @@ def _take_back(files: Files, copies: Files, read: Reading, number: int) -> str:
             f"change {number} has migrated states, which the version before it cannot read; put "
             "its functions into the code and start it with replace_functions=True"
         )
-    ended = Ended(number, time.time(), "rolled back", BY_HAND)
+    ended = Ended(number, time.time(), "rolled back", BY_HAND, owner=read.last_owner)
+    name = late_end(number, read.last_owner) if logged.covered else f"{number:08}.end"
     for folder in (files, copies):
-        folder.write(f"{number:08}.end", encode(ended), replace=True)
+        folder.write(name, encode(ended), replace=True)
     return f"took change {number} back"
 
 
@@ -115,7 +127,7 @@ def _state(logged: Logged) -> str:
 def _ways(read: Reading, gone: dict[str, Logged]) -> Iterator[str]:
     if read.restored:
         yield "`fries log repair` writes what is known from the copy; so does the next start"
-    if missing_copies(read, read.broken_copies()):
+    if any(_missing(read)):
         yield "`fries log repair` writes the copies that are missing"
     if read.problems():
         yield "restore the named files, or the whole checkpoint, from a backup"

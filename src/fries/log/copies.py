@@ -4,19 +4,23 @@ A log whose newest files are gone looks like an older log. So every record that 
 happened is written a second time, without the functions, after it is safe in the log and beside
 the path of a change: nobody waits for it. A record that is damaged or missing in the log is taken
 from here. Only a crash between the two writes, of a few milliseconds, leaves a record alone; the
-next driver makes up for it.
+next driver makes up for it. A segment is copied as it is; what it has is removed afterwards.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
 from fries.errors import LogError
 from fries.log.files import Files
+from fries.log.pieces import Buffer
 from fries.log.records import Record, encode
 
+Whole: TypeAlias = "tuple[Record, tuple[Buffer, ...]]"
+"""A record with its payload."""
 _logger = logging.getLogger(__name__)
 
 
@@ -26,12 +30,27 @@ class Copies:
     def __init__(self, files: Files) -> None:
         self.files = files
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fries-log-copies")
-        self._waiting: dict[str, Record] = {}
-        """By name, what is still to be written; only for the pool's thread."""
+        self._waiting: dict[str, Whole] = {}
+        """By name, what is still to be written; only for the pool's thread, as is the next."""
+        self._spare: dict[str, None] = {}
+        """What is to be removed when all that waits is written."""
 
     def keep(self, **records: Record) -> None:
         """Copy records, by their names."""
-        self._submit(lambda: self._waiting.update(records))
+        self.keep_instead((), **{name: (record, ()) for name, record in records.items()})
+
+    def keep_instead(self, spare: Iterable[str], **wholes: Whole) -> None:
+        """Copy records with their payloads, and remove what is of no use when they are safe."""
+
+        def note() -> None:
+            for name in spare:
+                self._waiting.pop(name, None)
+                self._spare[name] = None
+            for name in wholes:
+                self._spare.pop(name, None)
+            self._waiting.update(wholes)
+
+        self._submit(note)
 
     def close(self) -> None:
         """Write what is left to write."""
@@ -49,9 +68,13 @@ class Copies:
 
     def _write_all(self) -> None:
         while self._waiting:
-            name, record = next(iter(self._waiting.items()))
-            self.files.write(name, encode(record), replace=True)
+            name, (record, payload) = next(iter(self._waiting.items()))
+            self.files.write(name, encode(record, payload), replace=True)
             del self._waiting[name]
+        while self._spare:
+            name = next(iter(self._spare))
+            self.files.remove(name)
+            del self._spare[name]
 
 
 def readable(files: Files) -> set[str]:

@@ -43,6 +43,9 @@ class Files(Protocol):
         and is not to be replaced.
         """
 
+    def remove(self, name: str) -> None:
+        """Remove a file; it may be gone already, and after a crash it may be back."""
+
 
 class LocalFiles:
     """A folder on a disk of this machine: flushed, then given its name."""
@@ -98,6 +101,13 @@ class LocalFiles:
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise LogError(f"{self.place}/{name} cannot be removed: {error}") from error
 
     def _flush_folder(self) -> None:
         folder = os.open(self._folder, os.O_RDONLY)

@@ -5,7 +5,8 @@ is safe before any worker hears of it, and every record is one file that is ther
 at all. So a change without a commit never happened, and one with a commit is finished by
 whoever comes back. Commits are written in the order of their numbers, and numbers are never
 used again. What decides is written twice (:mod:`fries.log.copies`), and only by the driver that
-came last (:mod:`fries.log.owners`).
+came last (:mod:`fries.log.owners`). What is over moves into files that hold many changes each
+(:mod:`fries.log.tidying`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from fries.log.copies import Copies
+from msgspec.structs import replace
+
+from fries.log.copies import Copies, Whole
 from fries.log.files import Files
 from fries.log.owners import Ownership
 from fries.log.pieces import Buffer
@@ -30,7 +33,9 @@ from fries.log.records import (
     Shape,
     encode,
 )
+from fries.log.segments import LATE
 from fries.log.shape import check_fits
+from fries.log.tidying import Tidying
 
 MOST_MISSED: Final = 100
 """Changes whose copies a start makes up for: a crash leaves one, a log of an older Fries many."""
@@ -66,14 +71,11 @@ class Log:
         read.refuse_damage()
         self._files, self._owner = files, owner
         self._copies = None if copies is None else Copies(copies)
-        self._intents: dict[int, Intent] = {}
-        """Of changes that may be committed, for the copy."""
+        self._tidying = Tidying(files, self._copies, owner, read)
         self.changes = [logged for logged in read.changes if logged.intent is not None]
         """What happened before, oldest first; forgotten with :meth:`forget`."""
         self.last = read.last
         """The highest number that was ever used."""
-        self._effective = {one.number for one in read.changes if one.effective is not None}
-        """Changes whose first micro-batch was written."""
         if read.founded is None:
             founded = Founded(shape, time.time(), digests=dict(code.digests))
             self._write(0, "flow", founded, code.payload, replace=True)
@@ -86,6 +88,7 @@ class Log:
         if replace_functions:
             digests = dict(code.digests or founded.digests)
             self.found(Founded(shape, time.time(), replaces, digests), code.payload)
+        self._tidying.drop_functions(replaces)
         for change in self.changes:
             if change.number <= replaces:
                 change.payload = ()
@@ -101,7 +104,9 @@ class Log:
     def intend(self, intent: Intent, payload: Sequence[Buffer]) -> None:
         """A change is being prepared."""
         self._write(intent.number, "intent", intent, payload)
-        self._intents[intent.number] = intent
+        self._tidying.begin(intent.number)
+        self._tidying.expect(intent.number, f"{intent.number:08}.intent")
+        self._tidying.note(intent.number, intent)
         self.last = max(self.last, intent.number)
 
     def commit(self, number: int) -> None:
@@ -109,25 +114,31 @@ class Log:
 
         Raises if another driver has taken the log over: it may have read the log before.
         """
-        owner = 0 if self._owner is None else self._owner.number
-        self._write(number, "commit", Committed(number, time.time(), None, owner))
+        segment = self._tidying.newest
+        self._note(number, "commit", Committed(number, time.time(), None, self._number, segment))
         if self._owner is not None:
             self._owner.check()
 
     def take_effect(self, number: int, batch: int) -> None:
         """A micro-batch is the first one that has a change; once is enough."""
-        if number not in self._effective:
-            self._write(number, "since", Effective(number, batch), replace=True)
-            self._effective.add(number)
+        if not self._tidying.is_effective(number):
+            self._note(number, "since", Effective(number, batch), replace=True)
 
     def end(self, ended: Ended) -> None:
         """A change is over."""
-        self._intents.pop(ended.number, None)
-        self._write(ended.number, "end", ended, replace=True)
+        name = self._tidying.name_of_end(ended.number, self._number)
+        kind = name.partition(".")[2]
+        self._note(ended.number, kind, replace(ended, owner=self._number), replace=True)
 
     def shrink(self, intent: Intent) -> None:
         """Later changes have replaced the functions of this one: keep what is left of it."""
-        self._write(intent.number, "intent", intent, replace=True)
+        if self._tidying.has_functions(intent.number):
+            self._note(intent.number, "intent", intent, replace=True)
+            self._tidying.shrunk(intent.number)
+
+    def tidy(self) -> bool:
+        """Make the log shorter, if only a little; gives whether there is more to do."""
+        return self._tidying.step()
 
     def close(self) -> None:
         """Write what is left to write, and leave the log to the next driver."""
@@ -135,6 +146,17 @@ class Log:
             self._copies.close()
         if self._owner is not None:
             self._owner.leave()
+
+    @property
+    def _number(self) -> int:
+        """Of this driver."""
+        return 0 if self._owner is None else self._owner.number
+
+    def _note(self, number: int, kind: str, record: Record, replace: bool = False) -> None:
+        """Write a record of a change that is known."""
+        self._tidying.expect(number, f"{number:08}.{kind}")
+        self._write(number, kind, record, replace=replace)
+        self._tidying.note(number, record)
 
     def _write(
         self,
@@ -156,10 +178,10 @@ class Log:
         match record:
             case Intent():
                 return {}
-            case Ended(phase="done"):
+            case Ended(phase="done") if not LATE.fullmatch(name):
                 return {}
-            case Committed() if number in self._intents:
-                return {f"{number:08}.intent": self._intents.pop(number), name: record}
+            case Committed() if (intent := self._tidying.intent_of(number)) is not None:
+                return {f"{number:08}.intent": intent, name: record}
         return {name: record}
 
     def _mend(self, read: Reading, founded: Founded) -> None:
@@ -168,11 +190,12 @@ class Log:
         What is known from the copy is written again, but not what is left of lost functions: the
         place is for the file from a backup.
         """
-        for name, record, why in read.restored:
+        for name, record, why, payload in read.restored:
             if not isinstance(record, Intent):
+                if self._owner is not None:
+                    self._owner.check()
                 _logger.warning("the log in %s was mended: %s", read.place, why)
-                number, _, kind = name.partition(".")
-                self._write(int(number), kind, record, replace=True)
+                self._files.write(name, encode(record, payload), replace=True)
         for logged in read.changes:
             if "commit" in logged.damage and logged.end is None:
                 story = f"a crash has cut it short ({logged.damage['commit']})"
@@ -185,6 +208,7 @@ class Log:
         if self._copies is not None:
             for missed in missing_copies(read)[-MOST_MISSED:]:
                 self._copies.keep(**missed)
+            self._copies.keep_instead(read.spare_copies(), **missing_segments(read))
 
 
 def missing_copies(read: Reading, broken: Collection[str] = ()) -> list[dict[str, Record]]:
@@ -192,8 +216,9 @@ def missing_copies(read: Reading, broken: Collection[str] = ()) -> list[dict[str
     missing = []
     there = read.copied.difference(broken)
     for logged in read.changes:
-        records: dict[str, Record | None] = {"flow": logged.flow}
-        if logged.commit is not None:
+        flow = logged.flow if read.needs_flow(logged.number) else None
+        records: dict[str, Record | None] = {"flow": flow}
+        if logged.commit is not None and not logged.covered:
             records |= {
                 "intent": logged.intent,
                 "commit": logged.commit,
@@ -203,4 +228,13 @@ def missing_copies(read: Reading, broken: Collection[str] = ()) -> list[dict[str
         named = {f"{logged.number:08}.{kind}": one for kind, one in records.items()}
         if lacking := {name: one for name, one in named.items() if one and name not in there}:
             missing.append(lacking)
+    if late := {name: end for name, end in read.late.items() if name not in there}:
+        missing.append(dict(late))
     return missing
+
+
+def missing_segments(read: Reading, broken: Collection[str] = ()) -> dict[str, Whole]:
+    """The segments that the copy should have and has not."""
+    there = read.copied.difference(broken)
+    missing = (one for one in read.segments.live if one.name not in there)
+    return {one.name: (one.record, one.parts) for one in missing}

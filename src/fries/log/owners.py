@@ -52,7 +52,9 @@ class Ownership:
     def settle(self, read: Reading) -> None:
         """The log was read: what an earlier driver commits from now on does not count."""
         seen, uncommitted = read.last, read.uncommitted()
-        record = msgspec.structs.replace(self._record, seen=seen, uncommitted=uncommitted)
+        record = msgspec.structs.replace(
+            self._record, seen=seen, uncommitted=uncommitted, segment=read.segments.newest
+        )
         self._replace(record)
 
     def leave(self) -> None:
@@ -124,7 +126,7 @@ def read_owner(files: Files, number: int) -> Owned | None:
     """The record of a driver; ``None`` if it cannot be read."""
     try:
         record, _ = decode(files.read(_name(number)))
-    except (LogError, KeyError):
+    except LogError:
         return None
     return record if isinstance(record, Owned) else None
 

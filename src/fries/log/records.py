@@ -3,7 +3,9 @@
 A record is one file: a magic number, the sizes of its parts, a digest of all of it, and the
 parts. The first part is a message; the others are pickled functions and what they hold (a
 model), which are never copied. A file that a crash has cut short, at whatever byte, or that
-someone has changed, does not match its digest. Nothing is unpickled here.
+someone has changed, does not match its digest. Nothing is unpickled here. Records of which there
+are many are of no interest to Python's garbage collector (``gc=False``): they refer to nothing that
+could refer to them, and it would go through all of them again and again while a log is read.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Founded(msgspec.Struct, frozen=True, tag=True):
     """By operator, the digest of the code that the flow was started with."""
 
 
-class Intent(msgspec.Struct, frozen=True, tag=True):
+class Intent(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A change is being prepared; without a commit it never happened."""
 
     number: int
@@ -68,7 +70,7 @@ class Intent(msgspec.Struct, frozen=True, tag=True):
     """By target, what people call its version."""
 
 
-class Committed(msgspec.Struct, frozen=True, tag=True):
+class Committed(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A change happened, whatever becomes of the driver."""
 
     number: int
@@ -77,9 +79,11 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     """In logs of older versions, the micro-batch in which it took effect, or an older one."""
     owner: int = 0
     """The driver that has committed it; 0: one that did not say."""
+    segment: int = 0
+    """The newest segment that was safe then; 0: none. Whoever lacks it knows that it is lost."""
 
 
-class Effective(msgspec.Struct, frozen=True, tag=True):
+class Effective(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A change takes effect: a row, a state or the base of a micro-batch is about to meet it.
 
     Without it no batch that Spark has committed has anything of the change.
@@ -90,7 +94,7 @@ class Effective(msgspec.Struct, frozen=True, tag=True):
     """The first micro-batch with it."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class Ended(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A change is done, was aborted, or was rolled back."""
 
     number: int
@@ -100,6 +104,8 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     delay: float | None = None
     failed: bool = False
     """Whether it was done and failed on live rows later, so that another change took it back."""
+    owner: int = 0
+    """The driver that says so: of two ends that of the later driver counts."""
 
 
 class Owned(msgspec.Struct, frozen=True, tag=True):
@@ -116,13 +122,31 @@ class Owned(msgspec.Struct, frozen=True, tag=True):
     """Changes up to that one that it has read without a commit."""
     left: bool = False
     """Whether it has ended well, and writes no more."""
+    segment: int = -1
+    """The newest segment that it has read, 0 if none; later ones of earlier drivers do not count.
+
+    -1: it did not say.
+    """
 
     def missed(self, change: int) -> bool:
         """Whether it has read the log without the commit of a change by an earlier driver."""
         return change in self.uncommitted or 0 <= self.seen < change
 
 
-Record: TypeAlias = Founded | Intent | Committed | Effective | Ended | Owned
+class Segment(msgspec.Struct, frozen=True, tag=True):
+    """Many changes that are over, in one file (:mod:`fries.log.segments`)."""
+
+    number: int
+    """Of segments, which are counted by themselves."""
+    owner: int
+    """The driver that has written it; 0: one that did not say."""
+    segments: tuple[int, ...]
+    """All segments that count when this is the newest one, itself among them, oldest first."""
+    level: int = 0
+    """How often its records were merged."""
+
+
+Record: TypeAlias = Founded | Intent | Committed | Effective | Ended | Owned | Segment
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
 

@@ -126,6 +126,13 @@ class HadoopFiles:
             except OSError as error:
                 raise LogError(f"{local} cannot be written on its way: {error}") from error
 
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        try:
+            self._system.delete(self._path(name), False)
+        except Py4JJavaError as error:
+            raise self._error(self._path(name), "removed", error) from error
+
     def _path(self, name: str) -> Any:  # noqa: ANN401
         return self._hadoop.Path(self._folder, name)
 

@@ -49,6 +49,7 @@ def _restored(logged: Logged) -> LiveChange:
         taken_back = end is not None and end.phase == Phase.ROLLED_BACK.value
         change.move(Phase.ROLLED_BACK if taken_back else Phase.ABORTED, reason)
     change.restored = True
+    change.small_in_log = not logged.payload
     change.told = change.state
     change.logged_delay = None if end is None else end.delay
     return change
