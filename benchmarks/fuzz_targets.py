@@ -73,7 +73,7 @@ from fries.protocol.messages import (
 )
 from fries.protocol.worker import Loaded, Received, Worker
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 86_400.0
 """Seconds until an answer that does not come counts as a hang."""
 CHECK_EVERY: Final = 25
 """Inputs between two looks at the honest worker."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from benchmarks.chaos.applications import Separate
-from benchmarks.chaos.killer import RUN_SECONDS, CrashRun
 from benchmarks.chaos.scenario import Moment, Scenario, Victim
 from benchmarks.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(RUN_SECONDS + 60)
+from tests.spark.crashes import crashed
+
 CELLS = [
     (Victim.PYTHON, Moment.SWITCH),
     (Victim.EXECUTOR, Moment.BETWEEN_STAGES),
@@ -30,7 +30,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Separate]:
 def test_a_crash_loses_doubles_and_mixes_nothing(
     application: Separate, tmp_path: Path, victim: Victim, moment: Moment
 ) -> None:
-    scenario = Scenario(CELLS.index((victim, moment)), victim, moment, rows=200)
-    outcome = CrashRun(application, scenario, tmp_path).run()
+    seed = CELLS.index((victim, moment))
+    outcome = crashed(application, Scenario(seed, victim, moment, rows=200), tmp_path)
     assert outcome.was_killed, "the moment never came"
     assert outcome.problems == ()

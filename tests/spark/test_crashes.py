@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks.chaos.applications import Application, InThread, Separate
-from benchmarks.chaos.killer import RUN_SECONDS, CrashRun, Outcome
+from benchmarks.chaos.killer import Outcome
 from benchmarks.chaos.scenario import Moment, Scenario, Victim
 from benchmarks.processes import Guard
 from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(RUN_SECONDS + 60)
+from tests.spark.crashes import crashed
+
 ROWS = 120
 REPEATED = [Moment.BEFORE_COMMIT, Moment.SWITCH, Moment.BETWEEN_STAGES]
 """Moments in which some task is at work, so that Spark repeats it."""
@@ -37,10 +38,10 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Separate]:
     guard.close()
 
 
-def crashed(application: Application, moment: Moment, folder: Path) -> Outcome:
+def survived(application: Application, moment: Moment, folder: Path) -> Outcome:
     """A crash run that must end well."""
-    scenario = Scenario(list(Moment).index(moment), Victim.PYTHON, moment, rows=ROWS)
-    outcome = CrashRun(application, scenario, folder).run()
+    seed = list(Moment).index(moment)
+    outcome = crashed(application, Scenario(seed, Victim.PYTHON, moment, rows=ROWS), folder)
     assert outcome.was_killed, "the moment never came"
     assert outcome.problems == ()
     return outcome
@@ -50,11 +51,11 @@ def crashed(application: Application, moment: Moment, folder: Path) -> Outcome:
 def test_a_batch_is_replayed_whole_when_a_worker_dies(
     spark: SparkSession, tmp_path: Path, moment: Moment
 ) -> None:
-    crashed(InThread(spark), moment, tmp_path)
+    survived(InThread(spark), moment, tmp_path)
 
 
 @pytest.mark.parametrize("moment", REPEATED)
 def test_a_task_is_repeated_as_it_was_when_a_worker_dies(
     patient: Separate, tmp_path: Path, moment: Moment
 ) -> None:
-    assert crashed(patient, moment, tmp_path).failures == 0, "Spark repeats the task"
+    assert survived(patient, moment, tmp_path).failures == 0, "Spark repeats the task"
