@@ -20,7 +20,7 @@ from tests.spark.streams import PATIENCE, until
         "fries",
         pytest.param("fries_unpruned", marks=pytest.mark.complete),
         "epoch",
-        "multi_version",
+        pytest.param("multi_version", marks=pytest.mark.complete),
         "mini_batch",
         pytest.param("restart", marks=pytest.mark.complete),
     ],
