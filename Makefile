@@ -23,10 +23,14 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 
 setup: $(STAMP)  ## create the virtual environment with pinned versions
 
-test: check java  ## lint, types and every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-all: test test-spark-4.2  ## the same, and flows on every Spark that is supported
+test: check java  ## lint, types and the tests of every change: 8 minutes
+	$(PYTEST) -m 'not complete'
+
+test-all: check java  ## the complete matrix, and flows on every Spark that is supported: what CI runs
+	$(PYTEST)
+	$(MAKE) test-spark-4.2
 
 test-spark-4.2: java  ## flows, states and checkpoints on Spark 4.2, in a virtual environment of its own
 	@WORKERS=$(WORKERS) tools/test-with $(PYTHON) 4.2

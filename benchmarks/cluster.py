@@ -18,10 +18,12 @@ import itertools
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -31,12 +33,12 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import Guard
 
-PATIENCE: Final = 60.0
-"""Seconds until a daemon must be up: a busy machine takes a few."""
 LOOPBACK: Final = "127.0.0.1"
 SPARK: Final = Path(pyspark.__file__).parent
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
+REGISTERED: Final = "(Successfully registered)"
+"""What a worker says when the master knows it."""
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 """What the command line of an executor contains."""
 PYTHON: Final = "pyspark.daemon"
@@ -61,10 +63,11 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="fries-cluster-"))
         self.guard = Guard()
         try:
-            log = self._start("master", LOOPBACK, MASTER, "--port", "0")
-            self.master = _found(log, r"Starting Spark master at (spark://\S+)")
-            for _ in range(self._workers):
-                self.add_worker()
+            master = self._start("master", LOOPBACK, MASTER, "--port", "0")
+            self.master = master.says(r"Starting Spark master at (spark://\S+)")
+            started = [self._start_worker() for _ in range(self._workers)]
+            for worker in started:
+                worker.says(REGISTERED)
         except BaseException:
             self._clean_up()
             raise
@@ -80,12 +83,14 @@ class Cluster:
 
     def add_worker(self) -> None:
         """Start one more worker daemon, and wait until the master knows it."""
+        self._start_worker().says(REGISTERED)
+
+    def _start_worker(self) -> Daemon:
         number = next(self._names)
         name, host = f"worker-{number}", f"127.0.0.{number + 2}"
         size = ("--cores", str(self._cores), "--memory", self._memory)
         place = ("--work-dir", str(self._folder / name), self.master)
-        log = self._start(name, host, WORKER, *size, *place)
-        _found(log, "(Successfully registered)")
+        return self._start(name, host, WORKER, *size, *place)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -119,12 +124,11 @@ class Cluster:
         daemons = {process.pid for process in pythons if process.parent in below}
         return [process.pid for process in pythons if process.parent in daemons]
 
-    def _start(self, name: str, host: str, main: str, *arguments: str) -> Path:
-        """Start a daemon; its log."""
+    def _start(self, name: str, host: str, main: str, *arguments: str) -> Daemon:
         log = self._folder / f"{name}.log"
         java = (str(SPARK / "bin" / "spark-class"), main, "--host", host, "--webui-port", "0")
-        self.guard.start([*java, *arguments], log, {**environment(), "SPARK_LOCAL_IP": host})
-        return log
+        settings = {**environment(), "SPARK_LOCAL_IP": host}
+        return Daemon(self.guard.start([*java, *arguments], log, settings), log)
 
     def _clean_up(self) -> None:
         self.guard.close()
@@ -148,11 +152,17 @@ def configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> Sp
     return builder
 
 
-def _found(log: Path, pattern: str) -> str:
-    """Wait for a line in a log."""
-    deadline = time.monotonic() + PATIENCE
-    while not (match := re.search(pattern, log.read_text())):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"a daemon does not come up:\n{log.read_text()}")
-        time.sleep(0.05)
-    return match.group(1)
+@dataclass(frozen=True)
+class Daemon:
+    """A master or a worker."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def says(self, pattern: str) -> str:
+        """Wait for a line in its log, as long as it runs."""
+        while not (match := re.search(pattern, self.log.read_text())):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"a daemon does not come up:\n{self.log.read_text()}")
+            time.sleep(0.05)
+        return match.group(1)

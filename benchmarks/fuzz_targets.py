@@ -74,7 +74,7 @@ from fries.protocol.worker import Worker
 from fries.protocol.worker_events import Loaded, Received
 from fries_lab.sim.controller import Controller, Heard, Joined, Requested
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 86_400.0
 """Seconds until an answer that does not come counts as a hang."""
 CHECK_EVERY: Final = 25
 """Inputs between two looks at the honest worker."""

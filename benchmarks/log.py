@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from fries.control.base import LOGGED
-from fries.control.changes import Change, Order
+from fries.change.model import Change, Order, Phase
+from fries.change.store import LOGGED
 from fries.control.ledger import Ledger
 from fries.control.server import ControlServer
 from fries.log.files import COPIES, FOLDER, LocalFiles
@@ -32,7 +32,6 @@ from fries.log.log import Log
 from fries.log.owners import take_over
 from fries.log.pieces import Buffer
 from fries.log.reading import Reading
-from fries.protocol.controller import Phase
 from fries.runtime.shipped import Shipped
 from fries.runtime.spec import EdgeSpec, Keying, Kind, OperatorSpec
 from fries.schedulers import scheduler

@@ -9,9 +9,9 @@ from fries.errors import LogError
 from fries.log.log import Log
 from fries.log.pieces import Buffer
 from fries.log.records import Intent, Shape
+from tests import waiting
 
-PATIENCE = 20.0
-"""Seconds until a test gives up waiting: only a bug takes that long."""
+PATIENCE = waiting.PATIENCE
 SHAPE = Shape(4, {"F": {"kind": "map"}}, (("", "F", 0), ("F", "out", 0)))
 
 

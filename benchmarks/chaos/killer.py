@@ -56,8 +56,15 @@ class Outcome:
 class CrashRun:
     """A scenario with an application, in a folder of its own."""
 
-    def __init__(self, application: Application, scenario: Scenario, folder: Path) -> None:
+    def __init__(
+        self,
+        application: Application,
+        scenario: Scenario,
+        folder: Path,
+        seconds: float = RUN_SECONDS,
+    ) -> None:
         self._application, self._scenario, self._folder = application, scenario, folder
+        self._seconds = seconds
 
     def run(self) -> Outcome:
         """From the start of the query to the verdict."""
@@ -66,7 +73,7 @@ class CrashRun:
         batches = workload.payments(self._scenario.seed, *size)
         workload.write_input(self._folder / "in", batches)
         self._scenario.write(self._folder)
-        wrong = self._until_finished(began + RUN_SECONDS)
+        wrong = self._until_finished(began + self._seconds)
         told = events(self._folder)
         if wrong:
             self._application.end()

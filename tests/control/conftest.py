@@ -15,6 +15,15 @@ from fries.control.server import ControlServer
 from fries.control.tls import Tls
 from tests.control.fakes import SECRET, FakeEngine, Join
 from tests.control.sites import Site
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limits of the library do not pass while a test goes on that is not about them."""
+    monkeypatch.setattr("fries.control.client.CONNECT_SECONDS", PATIENCE)
+    monkeypatch.setattr("fries.control.door.GREETING_SECONDS", PATIENCE)
+    monkeypatch.setattr("fries.control.loop.ANSWER_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -115,4 +124,4 @@ def _authority(factory: pytest.TempPathFactory, name: str) -> Authority:
 
 
 def _openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)

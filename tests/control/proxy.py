@@ -23,8 +23,6 @@ import msgspec
 from fries.control.seal import TAG_BYTES
 from fries.control.wire import MAX_FRAME
 
-PATIENCE: Final = 20.0
-"""Seconds until a test gives up waiting: only a bug takes that long."""
 GREETING_FRAMES: Final = 2
 """Frames in each direction before the first sealed one: a challenge and an answer."""
 LENGTH: Final = struct.Struct("!I")
@@ -170,7 +168,7 @@ class Proxy:
         if not self._loop.is_closed():
             self._run(self._end())
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(PATIENCE)
+            self._thread.join()
             self._loop.close()
 
     def at(
@@ -220,7 +218,7 @@ class Proxy:
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         done: Future[Answer] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return done.result(PATIENCE)
+        return done.result()
 
     async def _listen(self) -> tuple[asyncio.Server, tuple[str, int]]:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)

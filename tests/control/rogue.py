@@ -8,9 +8,9 @@ from types import TracebackType
 from fries.control.messages import DOWN, ENCODER, Down, Hello, Up, Welcome
 from fries.control.seal import WORKER, Proof
 from fries.control.wire import MAX_FRAME, Unframer, frame
+from tests import waiting
 
-PATIENCE = 20.0
-"""Seconds until a test gives up waiting: only a bug takes that long."""
+PATIENCE = waiting.PATIENCE
 
 
 class Rogue:

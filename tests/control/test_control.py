@@ -439,6 +439,7 @@ def test_a_task_waits_for_a_change_that_takes_long_to_load(
     slow = FakeEngine()
     with slow.loading:
         late = ControlClient(server.address, SECRET, "fraud", slow)
+        until(lambda: late._machine.first_load == 1)
         monkeypatch.setattr("fries.control.client.CONNECT_SECONDS", 0.05)
         answers: list[Go] = []
         task = threading.Thread(target=lambda: answers.append(late.begin(1, 0, 1)))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import msgspec
 import pytest
@@ -303,14 +304,17 @@ def test_a_stranger_has_little_time(server: ControlServer, monkeypatch: pytest.M
     monkeypatch.setattr("fries.control.door.GREETING_SECONDS", 0.02)
     with stranger(server.address) as silent:
         assert silent.recv(1) == b""
-    with Rogue(server.address, SECRET) as proved:
-        assert proved.turned_away(), "a hello is a part of the greeting"
+    for attempt in count():  # a busy machine may need more time for the proof
+        monkeypatch.setattr("fries.control.door.GREETING_SECONDS", 0.02 * 2**attempt)
+        with suppress(EOFError, ConnectionError), Rogue(server.address, SECRET) as proved:
+            assert proved.turned_away(), "a hello is a part of the greeting"
+            break
 
 
 def test_a_worker_that_does_not_read_is_given_up_and_the_change_goes_on(
     server: ControlServer, join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fries.control.peers.STALLED_SECONDS", 0.5)
+    monkeypatch.setattr("fries.control.peers.STALLED_SECONDS", 3.0)
     client, engine = join()
     with Rogue(server.address, SECRET, receive_bytes=4096) as rogue:
         rogue.join()

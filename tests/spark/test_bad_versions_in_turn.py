@@ -126,6 +126,7 @@ def test_what_was_built_on_a_bad_change_goes_back_before_it(job: Job) -> None:
     job.check(lambda n: 0 if n < 40 else 11 if n < 70 else 12 if n < 100 else 0)
 
 
+@pytest.mark.complete
 def test_many_versions_in_a_row_are_suspected_down_to_the_first(job: Job) -> None:
     query = job.start()
     job.feed()

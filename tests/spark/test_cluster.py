@@ -15,6 +15,8 @@ import pytest
 from benchmarks.cluster import Cluster, environment
 from benchmarks.processes import kill, processes
 
+from tests.java import EXECUTOR
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -27,7 +29,7 @@ def trial(
 ) -> list[dict[str, Any]]:
     """What a driver process with some settings of Spark says."""
     path = folder / "settings.json"
-    path.write_text(json.dumps({**cluster.settings, **(settings or {})}))
+    path.write_text(json.dumps({**cluster.settings, **EXECUTOR, **(settings or {})}))
     log = folder / "trial.log"
     command = (sys.executable, "-m", "benchmarks.cluster_trial", "--settings", str(path))
     started = cluster.guard.start(
@@ -44,9 +46,20 @@ def launched(cluster: Cluster) -> int:
     return len(list(cluster.logs.glob("worker-*/app-*/*/stderr")))
 
 
-def test_a_flow_is_changed_on_two_executors(cluster: Cluster, tmp_path: Path) -> None:
-    """By one scheduler of each kind: at once, at a boundary, with a restart."""
-    schedulers = ("fries", "mini_batch", "restart")
+@pytest.mark.parametrize(
+    "schedulers",
+    [
+        pytest.param(("fries",), id="at once"),
+        pytest.param(
+            ("mini_batch", "restart"), id="at a boundary, and with a restart",
+            marks=pytest.mark.complete,
+        ),
+    ],
+)  # fmt: skip
+def test_a_flow_is_changed_on_two_executors(
+    cluster: Cluster, tmp_path: Path, schedulers: tuple[str, ...]
+) -> None:
+    """By one scheduler of each kind."""
     found = trial(cluster, tmp_path, *schedulers)
     assert [one["scheduler"] for one in found] == list(schedulers)
     for one in found:
@@ -56,12 +69,14 @@ def test_a_flow_is_changed_on_two_executors(cluster: Cluster, tmp_path: Path) ->
         assert one["old"] >= 400, one
 
 
+@pytest.mark.complete
 def test_without_reuse_of_python_workers(cluster: Cluster, tmp_path: Path) -> None:
     (one,) = trial(cluster, tmp_path, "fries", settings={"spark.python.worker.reuse": "false"})
     assert one["problems"] == []
     assert one["serializable"]
 
 
+@pytest.mark.complete
 def test_executors_join_late_and_leave(cluster: Cluster, tmp_path: Path) -> None:
     """Dynamic allocation begins with one executor; the second one joins when tasks wait."""
     settings = {

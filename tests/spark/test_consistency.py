@@ -15,7 +15,15 @@ from tests.spark.streams import PATIENCE, until
 
 
 @pytest.mark.parametrize(
-    "scheduler", ["fries", "fries_unpruned", "epoch", "multi_version", "mini_batch", "restart"]
+    "scheduler",
+    [
+        "fries",
+        pytest.param("fries_unpruned", marks=pytest.mark.complete),
+        "epoch",
+        pytest.param("multi_version", marks=pytest.mark.complete),
+        "mini_batch",
+        pytest.param("restart", marks=pytest.mark.complete),
+    ],
 )
 def test_nothing_is_mixed_lost_or_doubled(
     spark: SparkSession, tmp_path: Path, scheduler: str

@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 import fries
 from fries.errors import AbortedError, UpdateRefusedError
-from tests.spark.streams import FileStream, start, stop, until
+from tests.spark.streams import PATIENCE, FileStream, start, stop, until
 
 HELPERS = """
 class Sum:
@@ -110,18 +110,20 @@ def test_a_change_brings_a_reloaded_module_and_its_undo_what_was_there_before(
         written(folder, "edited_helpers", HELPERS.replace('"a": 1', '"a": 7'))
         ours = written(folder, "edited_operators", OPERATORS.replace("B = 1", "B = 5"))
         change = flow.reconfigure({"enrich": ours.enrich})
-        assert change.wait(60)
+        assert change.wait(PATIENCE)
         assert add()[1:] == (7, 5, 2), "what the reloaded modules say"
-        assert flow.reconfigure({"count": ours.count}, note="nothing but another name").wait(60)
+        assert flow.reconfigure({"count": ours.count}, note="nothing but another name").wait(
+            PATIENCE
+        )
         assert add()[1:] == (7, 5, 3), "states are of the same class still"
         written(folder, "edited_helpers", HELPERS.replace("amount * 1", "amount * 10"))
         ours = written(folder, "edited_operators", OPERATORS)
         with pytest.raises(UpdateRefusedError, match=r"edited_helpers\.Sum was edited"):
             flow.reconfigure({"count": ours.count})
         migrate = fries.Update(ours.count, migrate=lambda old: ours.Sum(old.sum))
-        assert flow.reconfigure({"count": migrate}).wait(60)
+        assert flow.reconfigure({"count": migrate}).wait(PATIENCE)
         assert add()[1:] == (7, 5, 13), "the new class adds ten"
-        assert change.undo().wait(60)
+        assert change.undo().wait(PATIENCE)
         assert add()[1:] == (1, 1, 23), "not what the old function would do with the new modules"
     finally:
         stop(flow)
@@ -147,12 +149,12 @@ def test_a_change_that_would_find_old_data_on_the_workers_is_aborted(
 
     try:
         assert add() == 1
-        assert flow.reconfigure({"enrich": ours.rated}).wait(60)
+        assert flow.reconfigure({"enrich": ours.rated}).wait(PATIENCE)
         assert add() == 3
         written(folder, "edited_tables", "RATE = 400")
         change = flow.reconfigure({"enrich": ours.rated}, note="the same function, other data")
         with pytest.raises(AbortedError, match=r"edited_tables\.RATE is other code here"):
-            change.wait(60)
+            change.wait(PATIENCE)
         assert add() == 3
     finally:
         stop(flow)
@@ -170,7 +172,7 @@ def test_sessions_that_a_rehearsal_opens_in_the_driver_are_no_other_code(
     try:
         for number, function in enumerate((ours.score, ours.doubled, ours.score)):
             if number:
-                assert flow.reconfigure({"score": function}).wait(60)
+                assert flow.reconfigure({"score": function}).wait(PATIENCE)
             stream.add([{"id": number, "a": 0}])
             until(lambda: stream.done(flow), flow)
         found = spark.read.parquet(str(folder / "out")).orderBy("id").collect()

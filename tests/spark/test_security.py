@@ -13,6 +13,7 @@ from fries.flow import Flow
 from tests.control.conftest import authority, tls
 from tests.control.test_secrets import shows
 from tests.spark.test_flow import Running, chain, numbered, runs, set_a, set_b, until
+from tests.waiting import PATIENCE
 
 __all__ = ["authority", "tls"]  # fixtures
 
@@ -25,7 +26,7 @@ def test_a_change_in_the_middle_of_a_job_over_tls(
         job = Running(chain(flow, numbered(spark, 2000), seconds=0.005))
         until(lambda: runs(flow))
         change = flow.reconfigure({"A": set_a(1, 0.005), "B": set_b(1)})
-        assert change.wait(60)
+        assert change.wait(PATIENCE)
         rows = job.rows()
         assert {(row.a, row.b) for row in rows} == {(0, 0), (1, 1)}
         assert flow.audit().mixed == 0

@@ -23,7 +23,7 @@ from fries_lab.workloads.generate import USERS_DDL
 from fries_lab.workloads.layouts import Layout
 from fries_lab.workloads.models import Inference, Model, trained
 from fries_lab.workloads.payments import DDL, Payments, payments, per_user
-from tests.spark.streams import stop, until
+from tests.spark.streams import PATIENCE, stop, until
 
 ROWS = pa.Table.from_batches([payments(0, 400, Payments(seed=3, users=20, merchants=64))])
 LAYOUTS: list[Layout] = ["fused", "exchanged"]
@@ -266,4 +266,4 @@ def test_w1_takes_another_model_in_the_middle_of_a_batch(
     for number in set(found) - by_new:
         assert found[number] == pytest.approx(old[number], abs=1e-5)
     assert 0 < len(by_new) < len(found)
-    assert change.wait(10)
+    assert change.wait(PATIENCE)

@@ -24,8 +24,8 @@ from fries.events import (
     QueryStarted,
 )
 from fries.listening import Announcer
+from tests.waiting import PATIENCE
 
-PATIENCE = 20.0
 WHAT = ("demo", 3, ("score", "judge"), ("rules v2", "#1f0c93ab"))
 
 

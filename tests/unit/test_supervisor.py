@@ -18,8 +18,8 @@ from fries.spark.engine import Engine
 from fries.spark.narrator import PLAN, Narrator
 from fries.spark.policy import Supervision
 from fries.spark.supervisor import SupervisedQuery
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
 QUICK = Supervision(restarts=2, pause=0.0)
 
 
