@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup test test-all test-spark-4.2 check java bench-core bench-engine bench-pace consistency fuzz chaos soak demo models \
+.PHONY: help setup test test-all test-spark-4.2 check java explore bench-core bench-engine bench-pace consistency fuzz chaos soak demo models \
 	experiments clean
 .DEFAULT_GOAL := help
 
@@ -45,6 +45,9 @@ check: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check src lab/src tests benchmarks examples
 	$(BIN)/ruff format --check src lab/src tests benchmarks examples
 	$(BIN)/mypy
+
+explore: $(STAMP)  ## the protocol in Spark's life: all interleavings of small cases, an hour of random large ones
+	$(BIN)/python -m fries_lab.world --minutes 60
 
 bench-core: $(STAMP)  ## planning, checking and simulation speed (pure core)
 	$(BIN)/python -m benchmarks.core

@@ -89,7 +89,11 @@ def walk(scenario: Scenario, seed: int) -> Violation | None:
             problem = _problem(world.end)
             return Violation(problem, steps) if problem else None
         wrong = actions[len(usual) :]
-        action = choose.choice(wrong if wrong and choose.random() < 0.05 else usual)
+        if wrong and choose.random() < scenario.fault_rate:
+            usual = wrong
+        elif scenario.slow_log and choose.random() < 0.9:
+            usual = [action for action in usual if action[0] != "log"] or usual
+        action = choose.choice(usual)
         steps.append(action)
         if problem := _problem(lambda: world.take(action)):  # noqa: B023 - called at once
             return Violation(problem, steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from fries.change.model import HAPPENED, Phase
+from fries.change.model import HAPPENED, TAKEN_BACK, Phase
 from fries_lab.world.process import BrokenError, Row, State
 from fries_lab.world.scenario import Ask
 
@@ -93,16 +93,14 @@ class Judge:
         phases: Mapping[int, Phase],
         states: Iterable[State],
         logged: set[int] | None,
+        held: Collection[int],
     ) -> None:
-        """Nothing more can happen."""
+        """Nothing more can happen. What is ``held`` waits for a batch that will not come."""
         if not over:
             raise BrokenError("there is work left, and nothing can happen")
-        open_ones = [
-            n for n, p in phases.items() if p not in (*HAPPENED, Phase.ABORTED, Phase.ROLLED_BACK)
-        ]
-        waiting = [n for n, p in phases.items() if p is Phase.COMMITTED]
-        if open_ones or waiting:
-            raise BrokenError(f"changes {open_ones + waiting} never end")
+        ended = (Phase.DONE, *TAKEN_BACK)
+        if waiting := {n for n, phase in phases.items() if phase not in ended} - set(held):
+            raise BrokenError(f"changes {waiting} never end")
         happened = {number for number, phase in phases.items() if phase in HAPPENED}
         if risen := self.buried & happened:
             raise BrokenError(f"changes {risen} were taken back, and are there again")
@@ -110,6 +108,6 @@ class Judge:
             raise BrokenError(f"changes {lost} were committed, and are gone")
         if ghosts := self.met.keys() - happened:
             raise BrokenError(f"rows have met changes {ghosts}, which never happened")
-        if logged is not None and logged != happened:
+        if logged is not None and logged - set(held) != happened:
             raise BrokenError(f"the log has changes {logged}, and the driver {happened}")
         self._see_states(states, phases)

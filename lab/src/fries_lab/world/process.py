@@ -206,7 +206,8 @@ class Process:
         changes = [*(n for n in self.base if operator in self._asks[n].targets), *applied]
         if operator == "B":
             newest = self._in_force(changes)
-            if newest and self._asks[newest].bad:
+            first = self._asks[newest].bad_from if newest else None
+            if first is not None and task.place.batch >= first:
                 self._fail(newest)
                 return
             task.state = self._touched(task.state, changes)

@@ -40,8 +40,8 @@ class Ask:
     entries: frozenset[int]
     migrates: bool = False
     at_boundary: bool = False
-    bad: bool = False
-    """Whether its version of ``B`` raises on every row."""
+    bad_from: int | None = None
+    """From this batch on its version of ``B`` raises on every row."""
     undoes: int = 0
 
     def order(self) -> Order:
@@ -59,18 +59,18 @@ class Ask:
         )
 
 
-def fries(*targets: str, migrates: bool = False, bad: bool = False) -> Ask:
+def fries(*targets: str, migrates: bool = False, bad_from: int | None = None) -> Ask:
     """What the Fries scheduler makes of targets: one component, entered at its head.
 
     ``B`` gets several rows of a transaction, so a component of it begins where they were one.
     """
     members = frozenset(targets) if targets == ("A",) else frozenset(ENTRIES)
-    return Ask(targets, (members,), frozenset({0}), migrates, bad=bad)
+    return Ask(targets, (members,), frozenset({0}), migrates, bad_from=bad_from)
 
 
-def alone(migrates: bool = False, bad: bool = False) -> Ask:
+def alone(migrates: bool = False, bad_from: int | None = None) -> Ask:
     """``B`` in a flow in which ``A`` makes one row of each: a component that is entered there."""
-    return Ask(("B",), (frozenset({"B"}),), frozenset({1}), migrates, bad=bad)
+    return Ask(("B",), (frozenset({"B"}),), frozenset({1}), migrates, bad_from=bad_from)
 
 
 def epoch(*targets: str, migrates: bool = False) -> Ask:
@@ -114,5 +114,9 @@ class Scenario:
     """Whether the first workers have joined before anything else happens."""
     loads_at_once: bool = False
     """Whether workers need no time to load a change: fewer interleavings."""
+    fault_rate: float = 0.05
+    """Of random steps, the share that goes wrong while something can."""
+    slow_log: bool = False
+    """Whether random steps go on for a while before the log writes something."""
     attempts: int = 2
     """Of a task, before its batch fails."""

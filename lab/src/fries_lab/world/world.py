@@ -296,7 +296,7 @@ class World:
 
     def _undo(self, number: int, failed: Failed) -> int:
         ask = self.asks[number]
-        undo = self._ask(replace(ask, undoes=number, bad=False, at_boundary=False))
+        undo = self._ask(replace(ask, undoes=number, bad_from=None, at_boundary=False))
         self.undoing[undo] = failed
         return undo
 
@@ -535,4 +535,5 @@ class World:
         happened = set(self.log.happened) if self.scenario.durable else None
         if self.given_up:
             return
-        self.judge.end(self.over, self._phases(), self.states, happened)
+        held = [n for n, change in self.controller.active.items() if change.held]
+        self.judge.end(self.over, self._phases(), self.states, happened, held)

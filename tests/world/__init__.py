@@ -1,0 +1,1 @@
+"""The protocol in every situation that it can meet."""
