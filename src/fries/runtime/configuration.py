@@ -69,6 +69,8 @@ class Configuration:
         self._replacing = threading.Lock()
         self.failing = FailingShare()
         """How many rows have failed of late where they may."""
+        self.age = 0
+        """How often the base has become another one."""
         self._start(operators)
 
     def define(self, definition: bytes, skipped: Mapping[str, int]) -> None:
@@ -94,6 +96,7 @@ class Configuration:
         """By operator, how many updates the base has."""
         self._origins = dict.fromkeys(self._base, 0)
         """By operator, the change that brought the base's version; 0: the flow was built so."""
+        self.age += 1
         self.costs: dict[Hashable, Costs] = {}
         """What chunks have cost in the tasks of this worker: the next one begins with it."""
         self._samples: dict[str, deque[bytes]] = {
@@ -148,6 +151,7 @@ class Configuration:
         """Make a change part of the base."""
         self._base.update(loaded.bodies)
         self._origins.update(dict.fromkeys(loaded.bodies, change))
+        self.age += 1  # now, for rows go on meanwhile
         for name in loaded.bodies.keys() | loaded.migrations.keys():
             self._migrations[name] = [
                 *self._migrations[name],

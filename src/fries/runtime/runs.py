@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, repeat
-from operator import add, is_
+from operator import add
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fries.runtime.arrow import Integers
+from fries.runtime.configuration import Configuration
 from fries.runtime.data import Data
 from fries.runtime.functions import LOOKS, Interrupted, Output, never, numbers
 from fries.runtime.reading import only_reads
@@ -168,17 +169,23 @@ class Run:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self._specs: tuple[OperatorSpec, ...] = ()
+        self.title = " or ".join(names)
+        self.origins: list[int] = []
+        """By operator, the change that brought its version."""
         self._fused: Fused | None = None
+        self._age = 0
+        """Of the configuration that has these versions."""
         self._times: dict[str, float] = {}
         """By operator, the seconds of a chunk that it has processed by itself."""
         self._left = 0
         """Chunks until the operators are to be called by themselves again, to be timed."""
 
-    def fused(self, specs: tuple[OperatorSpec, ...], schema: pa.Schema) -> Fused | None:
-        """These versions as one function, unless each must be called by itself."""
-        if self._fused is None or not all(map(is_, specs, self._specs)):
-            self._specs, self._fused, self._left = specs, Fused(specs), 0
+    def fused(self, configuration: Configuration, schema: pa.Schema) -> Fused | None:
+        """Its base's versions as one function, unless each must be called by itself."""
+        if self._fused is None or self._age != configuration.age:
+            self._age, self._left = configuration.age, 0
+            self._fused = Fused([configuration.body(name, 0).spec for name in self.names])
+            self.origins = [configuration.origin(name, 0) for name in self.names]
         if not self._left or not self._fused.takes(schema):
             return None
         self._left -= 1

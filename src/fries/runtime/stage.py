@@ -354,8 +354,8 @@ class Stage:
             return operator.name, self._pass_on(operator, chunk)
         run = self._runs.get(operator.name)
         if run is not None and run.names[0] == operator.name and self._may_run:
-            specs = tuple(self._configuration.body(name, 0).spec for name in run.names)
-            if (fused := run.fused(specs, chunk.data.schema)) is not None:
+            fused = run.fused(self._configuration, chunk.data.schema)
+            if fused is not None:
                 return run.names[-1], self._apply_run(run, fused, chunk)
         return operator.name, self._apply(operator, chunk)
 
@@ -375,15 +375,14 @@ class Stage:
     def _apply_run(self, run: Run, fused: Fused, chunk: Chunk) -> Iterator[tuple[Chunk, Branches]]:
         """Let the operators of a run process rows, one row after the other."""
         began, moment = time.perf_counter(), time.time()
-        origins = [self._configuration.origin(name, 0) for name in run.names]
-        self._control.calling(" or ".join(run.names), max(origins))
+        self._control.calling(run.title, max(run.origins))
         entering = run.names[0] == self._entry
         stop = self._interrupted if entering else never
         output, gives = fused(chunk.data, stop, not chunk.alike)
         self._control.returned()
         part, took = self._used(chunk, output), run.shared(time.perf_counter() - began)
         taken = len(part)
-        for (name, seconds), change, given in zip(took, origins, gives, strict=True):
+        for (name, seconds), change, given in zip(took, run.origins, gives, strict=True):
             if taken:
                 self._notes.append(Note(name, 0, taken, None, given, moment, seconds, change))
             taken = given
