@@ -32,7 +32,7 @@ class Reconfiguration:
     plan: Plan
     _change: LiveChange = field(repr=False)
     _undo: Undo = field(repr=False)
-    _look: Callable[[], None] = field(repr=False)
+    _look: Callable[[], int] = field(repr=False)
     """Learns from Spark which micro-batches are committed."""
 
     def __str__(self) -> str:
@@ -148,17 +148,23 @@ class Reconfiguration:
     def wait_until_done(self, timeout: float | None = None) -> bool:
         """Wait until its micro-batch is committed; ``False`` if that takes too long.
 
-        A batch job is one batch. Raises as :meth:`wait` does if it was aborted or taken back.
+        That is the first one with a row that could meet it; of a change that nothing has met yet,
+        the one in which it was committed. A batch job is one batch. Raises as :meth:`wait` does if
+        it was aborted or taken back.
         """
         where = f"change {self.number}"
         if timeout is not None:
             expect(where, "the timeout", timeout, NUMBER, "seconds, or nothing")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        reached = self._change.over
-        while not (reached or self._change.abandoned) and (left := deadline - time.monotonic()) > 0:
+        finished, change = -1, self._change
+        while not (reached := _is_over(change, finished)) and not change.abandoned:
+            if (left := deadline - time.monotonic()) <= 0:
+                break
             with suppress(WireError):  # the controller stops: the change knows
-                self._look()
-            reached = self._change.wait_over(time.monotonic() + min(LOOK_SECONDS, left))
+                finished = self._look()
+            pause = min(LOOK_SECONDS, left)
+            if change.wait_over(time.monotonic() + pause) and not _is_over(change, finished):
+                time.sleep(pause)  # until Spark tells of the next batch
         self._raise_if_taken_back()
         return reached
 
@@ -176,3 +182,9 @@ class Reconfiguration:
             raise AbortedError(self.reason)
         if self._change.phase is Phase.ROLLED_BACK or self.failure is not None:
             raise RolledBackError(self.plan.targets, self.reason)
+
+
+def _is_over(change: LiveChange, finished: int) -> bool:
+    """Whether nothing can happen to a change, and no batch with it may still be thrown away."""
+    met = change.since is not None and not change.taken_back
+    return change.over and (not met or change.is_kept(finished) or bool(change.no_more_rows))

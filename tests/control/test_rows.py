@@ -78,7 +78,7 @@ def job() -> Iterator[Job]:
     made.close()
 
 
-def handle(change: LiveChange, look: Callable[[], None] = lambda: None) -> Reconfiguration:
+def handle(change: LiveChange, look: Callable[[], int] = lambda: -1) -> Reconfiguration:
     plan = Plan("fries", cast(Any, None), change.order.targets, ())
     return Reconfiguration(plan, change, cast(Any, None), look)
 
@@ -125,17 +125,18 @@ def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> N
     looked: list[int] = []
     change = LiveChange(1, Order(("A",), b"", frozenset()))
 
-    def look() -> None:
+    def look() -> int:
         looked.append(1)
         if len(looked) == 2:
             change.move(Phase.DONE, "")
+        return -1
 
     change.move(Phase.COMMITTED, "")
     assert not handle(change, look).wait_until_done(timeout=0.0)
     assert handle(change, look).wait_until_done()
     assert len(looked) == 2
 
-    def stop() -> None:
+    def stop() -> int:
         late.decision = Decision.MADE
         late.abandon()
         raise WireError("the controller has stopped")
@@ -143,6 +144,23 @@ def test_who_waits_for_the_end_of_a_batch_asks_spark_while_the_flow_lives() -> N
     late = LiveChange(2, Order(("A",), b"", frozenset()))
     late.move(Phase.COMMITTED, "")
     assert not handle(late, stop).wait_until_done()
+
+
+def test_a_change_is_waited_for_until_the_first_batch_with_it_is_committed() -> None:
+    """It is done as soon as that batch begins, if no row of the one before was left to meet it."""
+    change = LiveChange(1, Order(("A",), b"", frozenset()), since=5)
+    change.move(Phase.DONE, "")
+    committed = [4, 4, 5]
+    assert not handle(change, lambda: 4).wait_until_done(timeout=0.3)
+    assert handle(change, lambda: committed.pop(0)).wait_until_done()
+    assert committed == []
+
+
+def test_nobody_waits_for_a_batch_that_will_not_come() -> None:
+    change = LiveChange(1, Order(("A",), b"", frozenset()), since=5)
+    change.move(Phase.DONE, "")
+    change.expect_rows("the query is over")
+    assert handle(change, lambda: 4).wait_until_done()
 
 
 def test_rows_of_both_versions_are_told_while_a_change_is_in_transition(job: Job) -> None:

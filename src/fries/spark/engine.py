@@ -245,14 +245,18 @@ class Engine:
             self.server.news.deployed(change)
             self.deployment = Reconfiguration(plan, change, self.undo, self.rest)
 
-    def rest(self) -> None:
-        """Let the controller know which micro-batches are committed, or whether jobs are over."""
+    def rest(self) -> int:
+        """Let the controller know which micro-batches are committed, or whether jobs are over.
+
+        Gives the newest micro-batch that is committed, as far as known.
+        """
         if self.query is None:
             self.server.look_for_jobs()
-            return
+            return self.server.finished
         if not self.query.isActive:
             self.learn_finished()
         self.server.batches_committed(_finished(self.query))
+        return self.server.finished
 
     def learn_finished(self) -> None:
         """The query has ended: learn which micro-batches it had committed."""
