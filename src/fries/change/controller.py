@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from fries.change.events import (
     AbortLogged,
@@ -65,7 +65,7 @@ from fries.change.events import (
 )
 from fries.change.model import Change, Decision, Phase
 from fries.change.store import Changes
-from fries.change.tasks import Attempts, Batches, Place
+from fries.change.tasks import Attempts, Batches, Parked, Place
 from fries.control.messages import (
     ANY_BATCH,
     Begin,
@@ -94,16 +94,6 @@ BITS: Final = range(63)
 """Bits of the signed 64-bit mask that stand for changes in transition: one each."""
 MOST_FAILURES: Final = 200
 """Failures on live rows that are kept: one is enough to take a change back."""
-
-
-class _Parked(NamedTuple):
-    """A task of a worker that waits until the log knows in which batch changes take effect."""
-
-    worker: str
-    task: Begin | Noted
-    """It begins, or it has ended and gets this answer."""
-    changes: frozenset[int]
-    batch: int
 
 
 class Controller:
@@ -141,7 +131,7 @@ class Controller:
         self._unmet: dict[int, Change] = {}
         """Changes that happened, and that nothing of any batch has met yet."""
         self._attempts = Attempts()
-        self._parked: dict[int, _Parked] = {}
+        self._parked: dict[int, Parked] = {}
         """By ticket, the tasks that wait for the log."""
         self._tickets = 0
         self._now = 0.0
@@ -446,7 +436,7 @@ class Controller:
 
     def _go(self, worker: str, task: Begin) -> None:
         """Let a task begin, when the log knows in which batch its changes take effect."""
-        met = (number for number, change in self._unmet.items() if _meets(task, change))
+        met = (number for number, change in self._unmet.items() if change.meets(task.stage))
         if not self._in_effect(worker, task, met, task.batch):
             return
         committed = tuple(c.number for c in self.active.values() if c.phase is Phase.COMMITTED)
@@ -483,13 +473,13 @@ class Controller:
         first = frozenset(number for number in numbers if number in self._unmet)
         if first and self.durable:
             self._tickets += 1
-            self._parked[self._tickets] = _Parked(worker, task, first, batch)
+            self._parked[self._tickets] = Parked(worker, task, first, batch)
             self._out.append(LogEffect(self._tickets, tuple(sorted(first)), batch))
             return False
         self._take_effect(first, batch)
         return True
 
-    def _effect_logged(self, parked: _Parked, problem: str) -> None:
+    def _effect_logged(self, parked: Parked, problem: str) -> None:
         if problem:
             self._disconnect((parked.worker,))
             return
@@ -602,8 +592,3 @@ class Controller:
 
 def _prepare(change: Change) -> Prepare:
     return Prepare(change.number, Part(change.order.targets, head=True))
-
-
-def _meets(task: Begin, change: Change) -> bool:
-    """Whether a row of a task that begins now may meet a change: in its base, or stamped by it."""
-    return change.phase is Phase.DONE or task.stage in change.order.stages

@@ -213,6 +213,10 @@ class Change:
         """Whether the log may have its commit, or there is none to ask."""
         return self.decision in (Decision.ASKED, Decision.MADE)
 
+    def meets(self, stage: int) -> bool:
+        """Whether a row of a task that begins now may meet it: in its base, or stamped by it."""
+        return self.phase is Phase.DONE or stage in self.order.stages
+
     def takes_back(self, number: int) -> bool:
         """Whether it was made, by nobody's request, because an earlier one or its undo failed."""
         return self.order.automatic and self.number > number

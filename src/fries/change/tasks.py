@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fries.control.messages import Begin, Cut, Ended
+from fries.control.messages import Begin, Cut, Ended, Noted
 from fries.errors import WireError
 
 MOST_TASKS: Final = 1_000
@@ -61,6 +61,16 @@ class Repetition(NamedTuple):
     began_with: tuple[int, ...] | None
     """``None``: it is none, and begins with all that is committed."""
     cuts: tuple[Cut, ...]
+
+
+class Parked(NamedTuple):
+    """A task of a worker that waits until the log knows in which batch changes take effect."""
+
+    worker: str
+    task: Begin | Noted
+    """It begins, or it has ended and gets this answer."""
+    changes: frozenset[int]
+    batch: int
 
 
 class Batches:
