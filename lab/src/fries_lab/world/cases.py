@@ -115,7 +115,13 @@ LARGE: Final = {
         rows=1,
     ),
     "outputs that are lost": Scenario(
-        (BOTH, fries("A", "B")), ((Fault.OUTPUT_LOST, 3),), batches=3, tasks=2, rows=3
+        (BOTH, fries("A", "B"), BOTH, fries("A", "B")),
+        ((Fault.OUTPUT_LOST, 8),),
+        batches=4,
+        rows=2,
+        partitions=4,
+        workers=1,
+        fault_rate=0.3,
     ),
     "without a log": Scenario(
         (BOTH, fries("B"), mini_batch("A", "B")),

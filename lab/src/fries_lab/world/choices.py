@@ -37,7 +37,7 @@ def _workers(world: World) -> Iterator[Action]:
     for name, process in world.processes.items():
         if world.down.get(name):
             yield ("down", name)
-        if process.said or name not in world.down:
+        if not process.left and (process.said or name not in world.down):
             yield ("up", name)
         if process.loading is not None:
             yield ("load", name)

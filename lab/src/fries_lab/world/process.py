@@ -107,6 +107,8 @@ class Process:
         """Whether the task may process rows, and is not holding or ending."""
         self.dead = False
         """Whether the connection is over."""
+        self.left = False
+        """Whether the controller knows that it is; a task goes on with what it has."""
         self.feed(Connected("flow"))
 
     def feed(self, event: WorkerEvent) -> None:

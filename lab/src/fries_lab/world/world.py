@@ -444,7 +444,7 @@ class World:
             self._fail_task(process)
             del self.processes[name]
         else:
-            self.processes[f"{name} alone"] = self.processes.pop(name)
+            process.left = True
 
     def _die(self, name: str) -> None:
         process = self.processes[name]
@@ -483,18 +483,24 @@ class World:
 
     def _take_up_results(self) -> None:
         for name, process in list(self.processes.items()):
-            task, result = process.task, process.result
-            if process.dead and name in self.down:
-                del self.down[name]
-            if task is None or not result:
-                continue
-            process.result = ""
-            work = self.tasks.get(task.place)
-            if result == "failed" or work is None:
-                self._fail_task(process)
-                continue
-            process.task = None
-            work.state, work.out, work.after = "done", task.out, task.state
+            self._take_up(name, process)
+            if process.left and process.task is None:
+                del self.processes[name]
+
+    def _take_up(self, name: str, process: Process) -> None:
+        """See what has become of the task of a process."""
+        task, result = process.task, process.result
+        if process.dead and name in self.down:
+            del self.down[name]
+        if task is None or not result:
+            return
+        process.result = ""
+        work = self.tasks.get(task.place)
+        if result == "failed" or work is None:
+            self._fail_task(process)
+            return
+        process.task = None
+        work.state, work.out, work.after = "done", task.out, task.state
 
     def _fail_task(self, process: Process) -> None:
         assert process.task is not None
