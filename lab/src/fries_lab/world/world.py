@@ -415,8 +415,10 @@ class World:
                 process.lose_connection()
             case int(change), int(bit):
                 process.shipped[change] = bit
+            case messages.Shipment() | messages.Piece():
+                raise AssertionError("functions travel beside messages")
             case _:
-                process.feed(Received(what))  # type: ignore[arg-type]
+                process.feed(Received(what))
         if self.scenario.loads_at_once:
             while process.loading is not None:
                 process.loaded(None)
